@@ -1,0 +1,1 @@
+"""Vectors → index → nearest sentences."""
