@@ -130,7 +130,7 @@ def _warnings(run: Run) -> Iterator[str]:
 
 def _fact(run: Run, keys: Sequence[str], *, seconds: bool) -> str:
     places = (run.record, run.results, run.record.get("settings"))
-    value = next((found for place in places if (found := _get(place, *keys)) is not None), None)
+    value: Any = next((found for place in places if (found := _get(place, *keys)) is not None), None)
     if isinstance(value, Mapping):
         value = value.get("name", value.get("path", value))
     if seconds and _is_number(value):
