@@ -1,0 +1,1 @@
+"""One file per protocol; knows only something that encodes."""

@@ -1,0 +1,70 @@
+"""Every sentence is embedded once, however many tasks it is in."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sentsmith.encoders.protocol import Encoder, Vectors
+from sentsmith.errors import SentsmithError
+
+logger = logging.getLogger(__name__)
+
+BLANK = "."
+"""What stands for an empty sentence, as in SentEval's own examples: some models cannot encode zero tokens."""
+
+
+class Embedded:
+    """The vectors of a set of sentences, looked up by sentence.
+
+    Attributes:
+        blank: How many different sentences were empty (or white space only) and stand as :data:`BLANK`.
+        not_finite: How many vectors held NaN or infinity and are zeros now.
+        seconds: How long the encoder took.
+    """
+
+    def __init__(self, sentences: Iterable[str], encoder: Encoder) -> None:
+        """Embed the different sentences of ``sentences`` with one call of ``encoder``.
+
+        Raises:
+            SentsmithError: The encoder did not return one row per sentence.
+        """
+        unique = dict.fromkeys(sentences)
+        self.blank = sum(not sentence.strip() for sentence in unique)
+        if self.blank:
+            logger.info("%d empty sentences are embedded as %r", self.blank, BLANK)
+        texts = list(dict.fromkeys(sentence if sentence.strip() else BLANK for sentence in unique))
+        self._rows = {text: row for row, text in enumerate(texts)}
+        start = time.perf_counter()
+        self._vectors = _checked(np.asarray(encoder.encode(texts), dtype=np.float32), len(texts))
+        self.seconds = time.perf_counter() - start
+        bad = np.flatnonzero(~np.isfinite(self._vectors).all(axis=1))
+        self.not_finite = len(bad)
+        if self.not_finite:
+            logger.warning(
+                "%d of %d vectors are not finite; they count as zeros", self.not_finite, len(texts)
+            )
+            self._vectors = self._vectors.copy()
+            self._vectors[bad] = 0
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    def rows(self, sentences: Sequence[str]) -> Vectors:
+        """Return float32 ``[len(sentences), d]``, one row for each sentence in the order given.
+
+        Raises:
+            KeyError: A sentence was not embedded.
+        """
+        return self._vectors[[self._rows[text if text.strip() else BLANK] for text in sentences]]
+
+
+def _checked(vectors: Vectors, count: int) -> Vectors:
+    if vectors.ndim != 2 or len(vectors) != count:
+        raise SentsmithError(
+            f"the encoder returned shape {vectors.shape} for {count} sentences; [{count}, d] is needed"
+        )
+    return vectors

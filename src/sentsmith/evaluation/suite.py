@@ -1,0 +1,231 @@
+"""Whole suites: every task of them over one embedding of every sentence, written as ``results.json``."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sentsmith.encoders.protocol import Encoder
+from sentsmith.errors import SettingsError
+from sentsmith.evaluation.embedded import Embedded
+from sentsmith.evaluation.hub import load_sts_from_hub
+from sentsmith.evaluation.softmax import ProbeSettings
+from sentsmith.evaluation.sts import load_sts, load_sts_dev
+from sentsmith.evaluation.transfer import load_transfer
+from sentsmith.files import make_folder, write_json
+
+logger = logging.getLogger(__name__)
+
+SUITES: dict[str, str] = {
+    "sts": "STS12-16, STS-B and SICK-R, their test parts",
+    "sts-dev": "STS-B's dev and SICK's trial part: for choosing, nothing of the tests",
+    "transfer": "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC",
+}
+_PACKAGES = (
+    "sentsmith",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+)
+
+
+_HOW = ("aggregation", "classifier")  # what all tasks of a suite share
+
+
+class Task(Protocol):
+    """What a suite holds: something with sentences, which scores their vectors."""
+
+    @property
+    def name(self) -> str:
+        """Its key among the scores."""
+        ...
+
+    def texts(self) -> Iterator[str]:
+        """Yield every sentence it needs, with repetitions."""
+        ...
+
+    def score(self, embedded: Embedded) -> dict[str, Any]:
+        """Return ``"score"`` (times 100) and how it came about, as JSON holds it."""
+        ...
+
+
+Tasks = Mapping[str, Sequence[Task]]
+"""For each suite, its tasks."""
+
+
+def load_suites(
+    suites: Sequence[str], *, data_dir: str | Path | None = None, probe: ProbeSettings | None = None
+) -> Tasks:
+    """Read the tasks of suites, so that wrong data is found before a model is loaded.
+
+    Args:
+        suites: Names out of :data:`SUITES`; repetitions count once.
+        data_dir: Holds ``sts/`` and ``transfer/``. Without it ``sts`` is fetched from the hub.
+        probe: How the classifiers of ``transfer`` are trained; SentEval's way by default.
+
+    Raises:
+        SettingsError: No suite, an unknown one (the nearest is suggested), or one that needs ``data_dir``.
+        InputError: Data is missing or wrong.
+    """
+    names = list(dict.fromkeys(suites))
+    for name in names:
+        if name not in SUITES:
+            near = difflib.get_close_matches(name, SUITES, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise SettingsError(f"unknown suite {name!r}; {hint}known suites: {', '.join(SUITES)}")
+        if data_dir is None and name != "sts":
+            raise SettingsError(
+                f"suite {name!r} is read from a folder: give --data-dir, which holds sts/ and transfer/"
+            )
+    if not names:
+        raise SettingsError(f"no suite given; known suites: {', '.join(SUITES)}")
+    return {name: _load_suite(name, data_dir, probe or ProbeSettings()) for name in names}
+
+
+def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings) -> Sequence[Task]:
+    if data_dir is None:
+        return list(load_sts_from_hub().values())
+    if name == "transfer":
+        return list(load_transfer(data_dir, probe).values())
+    return list((load_sts(data_dir) if name == "sts" else load_sts_dev(data_dir)).values())
+
+
+def evaluate(
+    encoder: Encoder,
+    *,
+    suites: Sequence[str],
+    name: str,
+    data_dir: str | Path | None = None,
+    probe: ProbeSettings | None = None,
+) -> dict[str, Any]:
+    """Measure a model on whole suites; see :func:`load_suites` for the arguments and errors.
+
+    Args:
+        encoder: The model.
+        suites: Names out of :data:`SUITES`.
+        name: What the result calls the model.
+        data_dir: Holds ``sts/`` and ``transfer/``.
+        probe: How the classifiers of ``transfer`` are trained.
+
+    Returns:
+        What ``results.json`` holds: ``model``; ``scores`` by task (Spearman and accuracy times 100, not
+        rounded); ``averages`` by suite; ``details``: the aggregation, the classifier, each task's subset
+        scores, rows and skipped files, seconds, versions.
+    """
+    return measure(encoder, load_suites(suites, data_dir=data_dir, probe=probe), name=name)
+
+
+def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
+    """Measure a model on loaded tasks; returns what :func:`evaluate` does."""
+    start = time.perf_counter()
+    every = [task for suite in tasks.values() for task in suite]
+    embedded = Embedded((text for task in every for text in task.texts()), encoder)
+    logger.info("%s: %d sentences embedded in %.0f s", name, len(embedded), embedded.seconds)
+    details: dict[str, dict[str, Any]] = {}
+    averages: dict[str, float] = {}
+    for suite, members in tasks.items():
+        for task in members:
+            details[task.name] = task.score(embedded)
+            logger.info("%s: %s %.2f", name, task.name, details[task.name]["score"])
+        averages[suite] = sum(details[task.name]["score"] for task in members) / len(members)
+    return {
+        "model": name,
+        "scores": {task: result.pop("score") for task, result in details.items()},
+        "averages": averages,
+        "details": {
+            **{key: result[key] for key in _HOW for result in details.values() if key in result},
+            "tasks": details,
+            "sentences": len(embedded),
+            "empty_sentences": embedded.blank,
+            "vectors_not_finite": embedded.not_finite,
+            "seconds": {"embedding": embedded.seconds, "total": time.perf_counter() - start},
+            "versions": _versions(),
+        },
+    }
+
+
+def evaluate_models(
+    names: Sequence[str],
+    encoder_of: Callable[[str], Encoder],
+    *,
+    suites: Sequence[str],
+    output: str | Path,
+    data_dir: str | Path | None = None,
+    probe: ProbeSettings | None = None,
+) -> list[dict[str, Any]]:
+    """Measure models one after the other and write each one's ``results.json`` as soon as it is there.
+
+    Args:
+        names: Folders, hub names or ``minilm``.
+        encoder_of: Loads a model by name.
+        suites: Names out of :data:`SUITES`.
+        output: One model's results go to ``output/results.json``; those of several to
+            ``output/<name>/results.json``.
+        data_dir: Holds ``sts/`` and ``transfer/``.
+        probe: How the classifiers of ``transfer`` are trained.
+
+    Returns:
+        The results, in the order of ``names``.
+
+    Raises:
+        InputError: Data, a model or the output is wrong; found before a model is loaded where possible.
+    """
+    folder = make_folder(output)
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe)
+    slugs = _slugs(names)
+    results = []
+    for name, slug in zip(names, slugs, strict=True):
+        results.append(measure(encoder_of(name), tasks, name=name))
+        write_json((folder if len(names) == 1 else folder / slug) / "results.json", results[-1])
+    return results
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows (one for each model) of a table of results, rounded to 0.01."""
+    scores = list(dict.fromkeys(task for result in results for task in result["scores"]))
+    averages = list(dict.fromkeys(suite for result in results for suite in result["averages"]))
+    rows = [
+        [
+            str(result["model"]),
+            *(_number(result["scores"].get(task)) for task in scores),
+            *(_number(result["averages"].get(suite)) for suite in averages),
+        ]
+        for result in results
+    ]
+    return ["model", *scores, *(f"avg {suite}" for suite in averages)], rows
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _slugs(names: Sequence[str]) -> list[str]:
+    """Return a folder name for each model: its last part, or all of its path where two would be the same."""
+    last = [re.sub(r"[^\w.-]+", "-", Path(name).name).strip("-.") or "model" for name in names]
+    if len(set(last)) == len(last):
+        return last
+    whole = [re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model" for name in names]
+    return [
+        slug if whole.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(whole, start=1)
+    ]
+
+
+def _versions() -> dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            logger.debug("%s is not installed", package)
+    return found

@@ -1,0 +1,73 @@
+"""``sentsmith evaluate`` from the outside."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sentsmith.cli.main import app
+from sentsmith.errors import InputError, SettingsError
+
+
+class Letters:
+    """Counts letters."""
+
+    def encode(self, sentences):
+        rows = [[text.lower().count(letter) for letter in "abcdefghij"] for text in sentences]
+        return np.array(rows, dtype=np.float32)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data folder with the development parts, and models that count letters instead of loading anything."""
+    sts = tmp_path / "data" / "sts"
+    (sts / "STSBenchmark").mkdir(parents=True)
+    (sts / "STSBenchmark" / "dev.csv").write_text("abc,abd,4\naaa,jjj,0\nab,ac,2\n")
+    (sts / "SICK").mkdir()
+    (sts / "SICK" / "SICK_trial.txt").write_text(
+        "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\tabc\tabc\t5\n2\tabc\thij\t1\n"
+    )
+    monkeypatch.setattr("sentsmith.encoders.loading.load", lambda name: name)
+    monkeypatch.setattr("sentsmith.encoders.embedding.as_encoder", lambda model: Letters())
+    return tmp_path / "data"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+
+
+def test_one_model_prints_a_row_and_writes_results(data, tmp_path):
+    result = run("m", "--suite", "sts-dev", "--data-dir", data, "--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "STSB-dev" in result.stdout
+    assert "avg" in result.stdout
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert written["model"] == "m"
+    assert written["scores"]["SICKR-dev"] == pytest.approx(100)
+
+
+def test_several_models_get_a_row_and_a_folder_each(data, tmp_path):
+    result = run("x/a", "x/b", "--suite", "sts-dev", "--data-dir", data, "--output", tmp_path, "--quiet")
+    assert "x/a" in result.stdout
+    assert "x/b" in result.stdout
+    assert (tmp_path / "a" / "results.json").is_file()
+    assert (tmp_path / "b" / "results.json").is_file()
+
+
+def test_json_is_what_was_written(data, tmp_path):
+    result = run("m", "--suite", "sts-dev", "--data-dir", data, "--output", tmp_path, "--json", "--quiet")
+    assert json.loads(result.stdout) == json.loads((tmp_path / "results.json").read_text())
+    both = run("m", "n", "--suite", "sts-dev", "--data-dir", data, "--output", tmp_path, "--json", "--quiet")
+    assert [entry["model"] for entry in json.loads(both.stdout)] == ["m", "n"]
+
+
+def test_wrong_suite_and_wrong_data_are_errors(data, tmp_path):
+    wrong = run("m", "--suite", "sts-dve", "--data-dir", data, "--output", tmp_path)
+    assert isinstance(wrong.exception, SettingsError)
+    assert "did you mean 'sts-dev'" in str(wrong.exception)
+    missing = run("m", "--suite", "sts,sts-dev", "--data-dir", data, "--output", tmp_path)
+    assert isinstance(missing.exception, InputError)
+    assert "missing STS12-en-test" in str(missing.exception)
+    assert wrong.exception.exit_code == missing.exception.exit_code == 2
+    assert not (tmp_path / "results.json").exists()
