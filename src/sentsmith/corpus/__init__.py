@@ -1,0 +1,1 @@
+"""Text on disk ⇄ typed rows: read, clean, split, sample, audit."""
