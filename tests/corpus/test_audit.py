@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import logging
-import os
 import resource
 import sys
 
@@ -227,5 +226,5 @@ def test_the_development_data(tmp_path, data_dir):
     captions = [tally for name, tally in report.files.items() if name.startswith("captions/")]
     assert sum(tally.exact + tally.normalised for tally in captions) >= 4995
     assert report.files["retrieval/scifact/corpus.jsonl"].rows == 0
-    assert report.seconds < 120 * float(os.environ.get("SENTSMITH_SLOWNESS", "1"))
+    assert report.seconds < 120
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2_000_000  # kilobytes
