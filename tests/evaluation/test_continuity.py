@@ -15,9 +15,7 @@ def test_blank_lines_part_paragraphs_and_without_them_lines_are_neighbours():
 
 def test_pairs_stay_inside_their_paragraph():
     task = next_sentence_task([["a", "b", "c"], ["d"], ["e", "f"]], seed=0)
-    pairs = [
-        (query, task.candidates[target]) for query, target in zip(task.queries, task.targets, strict=True)
-    ]
+    pairs = [(query, task.candidates[target]) for query, target in zip(task.queries, task.targets, strict=True)]
     assert pairs == [("a", "b"), ("b", "c"), ("e", "f")]
     assert task.candidates == ("b", "c", "f")
 

@@ -24,9 +24,7 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert read_lines(file).lines == ("one\u2028still one\x85too", "", "last")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(b"a\nb\0c", r"row 2: is a binary file"), (None, "no such file")]
-)
+@pytest.mark.parametrize(("content", "message"), [(b"a\nb\0c", r"row 2: is a binary file"), (None, "no such file")])
 def test_binary_and_missing_files_are_errors(tmp_path, content, message):
     file = tmp_path / "x.txt"
     if content is not None:

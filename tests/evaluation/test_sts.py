@@ -95,9 +95,7 @@ def test_a_missing_subset_is_said(sts_dir, caplog):
 def test_gold_out_of_range_names_file_and_row(sts_dir, score):
     file = sts_dir / "sts" / "STS14-en-test" / "STS.gs.images.txt"
     file.write_text(f"\n{score}\n1\n")
-    with pytest.raises(
-        InputError, match=rf"STS.gs.images.txt, row 2: gold score '{score}' is no number from 0 to 5"
-    ):
+    with pytest.raises(InputError, match=rf"STS.gs.images.txt, row 2: gold score '{score}' is no number from 0 to 5"):
         load_sts(sts_dir)
 
 

@@ -75,13 +75,9 @@ def test_wrong_suites_are_errors(suites, message):
 
 def test_one_model_and_several(tmp_path, sts_dir, bag_of_words, constant):
     encoders = {"runs/a": bag_of_words, "runs/b": constant}
-    one = evaluate_models(
-        ["runs/a"], encoders.get, suites=["sts-dev"], data_dir=sts_dir, output=tmp_path / "one"
-    )
+    one = evaluate_models(["runs/a"], encoders.get, suites=["sts-dev"], data_dir=sts_dir, output=tmp_path / "one")
     assert json.loads((tmp_path / "one" / "results.json").read_text()) == one[0]
-    evaluate_models(
-        list(encoders), encoders.get, suites=["sts-dev"], data_dir=sts_dir, output=tmp_path / "two"
-    )
+    evaluate_models(list(encoders), encoders.get, suites=["sts-dev"], data_dir=sts_dir, output=tmp_path / "two")
     found = {file.parent.name: json.loads(file.read_text()) for file in (tmp_path / "two").rglob("*.json")}
     assert {name: value["model"] for name, value in found.items()} == {"a": "runs/a", "b": "runs/b"}
     assert found["b"]["scores"] == {"STSB-dev": 0.0, "SICKR-dev": 0.0}
@@ -89,9 +85,7 @@ def test_one_model_and_several(tmp_path, sts_dir, bag_of_words, constant):
 
 def test_models_of_one_name_get_folders_of_their_own(tmp_path, sts_dir, bag_of_words):
     names = ["x/model", "y/model", "y/model"]
-    evaluate_models(
-        names, lambda _: bag_of_words, suites=["sts-dev"], data_dir=sts_dir, output=tmp_path / "out"
-    )
+    evaluate_models(names, lambda _: bag_of_words, suites=["sts-dev"], data_dir=sts_dir, output=tmp_path / "out")
     folders = sorted(file.parent.name for file in (tmp_path / "out").rglob("results.json"))
     assert folders == ["x-model", "y-model-2", "y-model-3"]
 

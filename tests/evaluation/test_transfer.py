@@ -25,13 +25,10 @@ def test_all_seven_tasks_are_read(transfer_dir):
     trec = tasks["TREC"].parts["test"]
     assert tasks["TREC"].classes == 6
     assert {
-        text.split()[1].upper(): TREC_CLASSES[label]
-        for text, label in zip(trec.sentences, trec.labels, strict=True)
+        text.split()[1].upper(): TREC_CLASSES[label] for text, label in zip(trec.sentences, trec.labels, strict=True)
     } == {name: name for name in TREC_CLASSES}
     mrpc = tasks["MRPC"].parts["train"]
-    assert {
-        text.endswith("home"): int(label) for text, label in zip(mrpc.others, mrpc.labels, strict=True)
-    } == {
+    assert {text.endswith("home"): int(label) for text, label in zip(mrpc.others, mrpc.labels, strict=True)} == {
         True: 1,
         False: 0,
     }
@@ -83,9 +80,7 @@ def test_bytes_that_are_not_utf8_are_latin_1_and_said(transfer_dir, bag_of_words
         task = load_transfer(transfer_dir, QUICK)["TREC"]
     assert "Where is Mérida ?" in set(task.texts())
     assert "read as Latin-1" in caplog.text
-    assert task.score(Embedded(task.texts(), bag_of_words))["encodings"] == {
-        "TREC/train_5500.label": "latin-1"
-    }
+    assert task.score(Embedded(task.texts(), bag_of_words))["encodings"] == {"TREC/train_5500.label": "latin-1"}
 
 
 def test_empty_sentences_are_kept_and_counted(transfer_dir, bag_of_words):
@@ -121,9 +116,7 @@ def test_mistakes_name_file_and_row(transfer_dir, file, text, message):
 def test_missing_files_are_all_named(transfer_dir):
     (transfer_dir / "transfer" / "MR" / "rt-polarity.neg").unlink()
     (transfer_dir / "transfer" / "SST" / "binary" / "sentiment-dev").unlink()
-    with pytest.raises(
-        InputError, match=r"missing MR/rt-polarity.neg, SST/binary/sentiment-dev; --data-dir must"
-    ):
+    with pytest.raises(InputError, match=r"missing MR/rt-polarity.neg, SST/binary/sentiment-dev; --data-dir must"):
         load_transfer(transfer_dir)
 
 

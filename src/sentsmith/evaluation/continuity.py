@@ -70,9 +70,7 @@ def paragraphs_of_lines(lines: Iterable[str]) -> list[list[str]]:
     return [paragraph for paragraph in paragraphs if paragraph]
 
 
-def next_sentence_task(
-    paragraphs: Sequence[Sequence[str]], *, seed: int, limit: int = 1000
-) -> NextSentenceTask:
+def next_sentence_task(paragraphs: Sequence[Sequence[str]], *, seed: int, limit: int = 1000) -> NextSentenceTask:
     """Make the task from the pairs of consecutive sentences of each paragraph.
 
     A pair of two equal sentences is left out, and so is a pair that occurred before.

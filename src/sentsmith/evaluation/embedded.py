@@ -44,9 +44,7 @@ class Embedded:
         bad = np.flatnonzero(~np.isfinite(self._vectors).all(axis=1))
         self.not_finite = len(bad)
         if self.not_finite:
-            logger.warning(
-                "%d of %d vectors are not finite; they count as zeros", self.not_finite, len(texts)
-            )
+            logger.warning("%d of %d vectors are not finite; they count as zeros", self.not_finite, len(texts))
             self._vectors = self._vectors.copy()
             self._vectors[bad] = 0
 

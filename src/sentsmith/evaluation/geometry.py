@@ -33,9 +33,7 @@ def alignment(x: ArrayLike | torch.Tensor, y: ArrayLike | torch.Tensor) -> float
     """
     first, second = _unit(x, "x"), _unit(y, "y")
     if first.shape != second.shape or not len(first):
-        raise InputError(
-            f"alignment needs two [n, d] arrays of one shape, given {first.shape} and {second.shape}"
-        )
+        raise InputError(f"alignment needs two [n, d] arrays of one shape, given {first.shape} and {second.shape}")
     return float(((first - second) ** 2).sum(axis=1).mean())
 
 

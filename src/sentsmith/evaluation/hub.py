@@ -47,9 +47,7 @@ def load_sts_from_hub() -> dict[str, StsTask]:
         try:
             task.load_data()
         except (OSError, ValueError, RuntimeError) as error:
-            raise _unreachable(
-                f"{task_name} could not be loaded from the hub ({_first_line(error)})"
-            ) from error
+            raise _unreachable(f"{task_name} could not be loaded from the hub ({_first_line(error)})") from error
         tasks[name] = task_from_rows(name, task.dataset["test"], low=task.min_score, high=task.max_score)
     logger.info("STS from the hub: SICKR-all is all of SICK, not its test part, which only --data-dir gives")
     return tasks
@@ -90,9 +88,7 @@ def _refuse_without_hub() -> None:
     except urllib.error.HTTPError:
         return  # it answered
     except OSError as error:
-        raise _unreachable(
-            f"the hub {constants.ENDPOINT} cannot be reached ({_first_line(error)})"
-        ) from error
+        raise _unreachable(f"the hub {constants.ENDPOINT} cannot be reached ({_first_line(error)})") from error
 
 
 def _unreachable(reason: str) -> InputError:

@@ -45,9 +45,7 @@ def ranking_correlation(encoder: Encoder, lists: Sequence[Ranking | Sequence[str
     return np.array(values, dtype=np.float64)
 
 
-def triplet_accuracy(
-    encoder: Encoder, triplets: Sequence[Triplet | tuple[str, str, str]]
-) -> NDArray[np.float64]:
+def triplet_accuracy(encoder: Encoder, triplets: Sequence[Triplet | tuple[str, str, str]]) -> NDArray[np.float64]:
     """Return, for each (anchor, positive, negative), whether the anchor is nearer to its positive.
 
     Args:
@@ -63,9 +61,7 @@ def triplet_accuracy(
     """
     if not triplets:
         raise InputError("no triplets given")
-    plain = [
-        (row.anchor, row.positive, row.negative) if isinstance(row, Triplet) else row for row in triplets
-    ]
+    plain = [(row.anchor, row.positive, row.negative) if isinstance(row, Triplet) else row for row in triplets]
     embedded = Embedded((text for triplet in plain for text in triplet), encoder)
     anchors, positives, negatives = (embedded.rows([row[side] for row in plain]) for side in range(3))
     return (cosine(anchors, positives) > cosine(anchors, negatives)).astype(np.float64)

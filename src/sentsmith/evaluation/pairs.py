@@ -149,9 +149,7 @@ def parse_gold(text: str, *, low: float, high: float, path: str | Path, row: int
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise InputError(
-            f"gold score {text.strip()!r} is no number from {low:g} to {high:g}", path=path, row=row
-        )
+        raise InputError(f"gold score {text.strip()!r} is no number from {low:g} to {high:g}", path=path, row=row)
     return value
 
 

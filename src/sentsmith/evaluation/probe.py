@@ -75,9 +75,7 @@ def nested_cross_validation(
     scores = _grid_accuracy(features, labels, inner_train, inner_dev, classes=classes, settings=settings)
     means = scores.reshape(len(outer), settings.folds, len(settings.l2)).mean(axis=1)
     chosen = [_best(row) for row in means]
-    final = _fit_final(
-        features, labels, [train for train, _ in outer], chosen, classes=classes, settings=settings
-    )
+    final = _fit_final(features, labels, [train for train, _ in outer], chosen, classes=classes, settings=settings)
     predictions = np.empty(len(labels), dtype=np.int64)
     for fold, (_, test) in enumerate(outer):
         predictions[test] = final.predict(features[test], fold)
@@ -105,9 +103,7 @@ def cross_validation(
     scores = _grid_accuracy(features, labels, masks[0], masks[1], classes=classes, settings=settings)
     means = scores.reshape(len(folds), len(settings.l2)).mean(axis=0)
     chosen = _best(means)
-    final = _fit_final(
-        features, labels, [np.arange(len(labels))], [chosen], classes=classes, settings=settings
-    )
+    final = _fit_final(features, labels, [np.arange(len(labels))], [chosen], classes=classes, settings=settings)
     predictions = final.predict(test[0], 0)
     accuracy = float((predictions == test[1]).mean())
     return ProbeResult(accuracy, float(means.max()), (settings.l2[chosen],), predictions)

@@ -72,9 +72,7 @@ def paired_bootstrap(
     """
     difference = _differences(before, after)
     if resamples < 1 or not 0 < confidence < 1:
-        raise InputError(
-            f"resamples={resamples}, confidence={confidence}: give 1 or more, and a share between 0 and 1"
-        )
+        raise InputError(f"resamples={resamples}, confidence={confidence}: give 1 or more, and a share between 0 and 1")
     generator = np.random.default_rng(seed)
     means = np.empty(resamples)
     step = max(1, _ELEMENTS // len(difference))
@@ -122,9 +120,7 @@ def spread(values: ArrayLike) -> Spread:
 def _differences(before: ArrayLike, after: ArrayLike) -> NDArray[np.float64]:
     first, second = _finite(before, "first values"), _finite(after, "second values")
     if len(first) != len(second):
-        raise InputError(
-            f"pairs need as many first values as second ones, given {len(first)} and {len(second)}"
-        )
+        raise InputError(f"pairs need as many first values as second ones, given {len(first)} and {len(second)}")
     return second - first
 
 

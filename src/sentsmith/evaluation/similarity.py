@@ -31,9 +31,7 @@ def cosine(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
     """
     first, second = np.asarray(a), np.asarray(b)
     if first.ndim != 2 or first.shape != second.shape:
-        raise ValueError(
-            f"cosine needs two [n, d] arrays of one shape, given {first.shape} and {second.shape}"
-        )
+        raise ValueError(f"cosine needs two [n, d] arrays of one shape, given {first.shape} and {second.shape}")
     result = np.empty(len(first), dtype=np.float64)
     for start in range(0, len(first), _BLOCK):
         rows = slice(start, start + _BLOCK)
@@ -73,9 +71,7 @@ def pearson(predicted: ArrayLike | Sequence[float], gold: ArrayLike | Sequence[f
     return _correlation(*_checked(predicted, gold, "Pearson"), "Pearson")
 
 
-def _checked(
-    predicted: ArrayLike, gold: ArrayLike, what: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _checked(predicted: ArrayLike, gold: ArrayLike, what: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     x = np.asarray(predicted, dtype=np.float64).ravel()
     y = np.asarray(gold, dtype=np.float64).ravel()
     if x.shape != y.shape:

@@ -187,9 +187,10 @@ class _Run:
         first, second = self.moments
         first.lerp_(gradient, 1 - _BETAS[0])
         second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        # Adam divides by √v/scale + ε; with both sides times scale one pass over the matrix is saved.
         scale = math.sqrt(1 - _BETAS[1] ** self.steps)
-        rate = self.settings.learning_rate / (1 - _BETAS[0] ** self.steps)
-        self.weights.addcdiv_(first, second.sqrt().div_(scale).add_(_EPSILON), value=-rate)
+        rate = self.settings.learning_rate * scale / (1 - _BETAS[0] ** self.steps)
+        self.weights.addcdiv_(first, second.sqrt().add_(_EPSILON * scale), value=-rate)
 
     def _dev_accuracy(self) -> torch.Tensor:
         """Return float64 ``[active]``."""

@@ -155,9 +155,7 @@ def load_sts_dev(data_dir: str | Path) -> dict[str, StsTask]:
         InputError: As :func:`load_sts`.
     """
     root = _root(data_dir)
-    _refuse_missing(
-        root, [found for name in PARTS if isinstance(found := _part_file(root, name, "dev"), str)]
-    )
+    _refuse_missing(root, [found for name in PARTS if isinstance(found := _part_file(root, name, "dev"), str)])
     tasks = [load_part(data_dir, name, "dev") for name in PARTS]
     return {task.name: task for task in tasks}
 
@@ -215,9 +213,7 @@ def _load_year(name: str, folder: Path) -> StsTask:
         raise InputError(f"no STS.input.NAME.txt with its STS.gs.NAME.txt; {_LAYOUT}", path=folder)
     missing = [key for key in YEARS[name] if key not in both]
     if missing:
-        logger.warning(
-            "%s lacks %s: its score does not compare with published ones", name, ", ".join(missing)
-        )
+        logger.warning("%s lacks %s: its score does not compare with published ones", name, ", ".join(missing))
     subsets = tuple(StsSubset(key, _read_subset(inputs[key], golds[key])) for key in both)
     return StsTask(name, "test", subsets, tuple(skipped), tuple(missing))
 

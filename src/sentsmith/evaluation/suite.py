@@ -213,9 +213,7 @@ def _slugs(names: Sequence[str]) -> list[str]:
     if len(set(last)) == len(last):
         return last
     whole = [re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model" for name in names]
-    return [
-        slug if whole.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(whole, start=1)
-    ]
+    return [slug if whole.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(whole, start=1)]
 
 
 def _versions() -> dict[str, str]:

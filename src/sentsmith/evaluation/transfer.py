@@ -123,9 +123,7 @@ class TransferTask:
         if "all" in data:
             return nested_cross_validation(*data["all"], classes=self.classes, settings=self.settings)
         if "dev" in data:
-            return given_split(
-                data["train"], data["dev"], data["test"], classes=self.classes, settings=self.settings
-            )
+            return given_split(data["train"], data["dev"], data["test"], classes=self.classes, settings=self.settings)
         return cross_validation(data["train"], data["test"], classes=self.classes, settings=self.settings)
 
 
@@ -211,9 +209,7 @@ def _trec(lines: Sequence[str], file: Path) -> Labelled:
         coarse = label.partition(":")[0]
         if coarse not in TREC_CLASSES:
             allowed = ", ".join(TREC_CLASSES)
-            raise InputError(
-                f"begins with {label!r}; CLASS:fine is needed, CLASS one of {allowed}", path=file, row=row
-            )
+            raise InputError(f"begins with {label!r}; CLASS:fine is needed, CLASS one of {allowed}", path=file, row=row)
         sentences.append(rejoin(question))
         labels.append(TREC_CLASSES.index(coarse))
     return _labelled(sentences, labels, file=file)
