@@ -41,9 +41,7 @@ def test_table_record_and_output(run, tmp_path):
 
 
 def test_json_quiet_and_standard_input(run, tmp_path):
-    done = run(
-        "-", "--against", "tests", "--json", "--quiet", "--no-near", "--record", "r.json", stdin=f"{TEST}\n"
-    )
+    done = run("-", "--against", "tests", "--json", "--quiet", "--no-near", "--record", "r.json", stdin=f"{TEST}\n")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     report = json.loads(done.stdout)

@@ -29,10 +29,7 @@ def test_a_folder_that_is_no_run_ends_in_one_line(tmp_path, monkeypatch, capsys)
     page = tmp_path / "page.html"
     code, out, err = run(monkeypatch, capsys, "report", tmp_path, "--output", page)
     assert (code, out) == (2, "")
-    assert (
-        err
-        == f"sentsmith: error: {tmp_path}: holds neither run.json nor results.json, so it is no run folder\n"
-    )
+    assert err == f"sentsmith: error: {tmp_path}: holds neither run.json nor results.json, so it is no run folder\n"
     assert not page.exists()
 
 

@@ -21,9 +21,7 @@ class Letters:
 
     def encode(self, sentences):
         rows = [[sentence.lower().count(chr(97 + i)) for i in range(26)] for sentence in sentences]
-        return self.sign * np.array(rows, dtype=np.float32) + (self.sign < 0) * np.arange(
-            26, dtype=np.float32
-        )
+        return self.sign * np.array(rows, dtype=np.float32) + (self.sign < 0) * np.arange(26, dtype=np.float32)
 
 
 @pytest.fixture
@@ -36,9 +34,7 @@ def loaded(monkeypatch):
         return name
 
     monkeypatch.setattr(sentsmith.encoders.loading, "load", load)
-    monkeypatch.setattr(
-        sentsmith.encoders.embedding, "as_encoder", lambda name: Letters(-1 if name == "other" else 1)
-    )
+    monkeypatch.setattr(sentsmith.encoders.embedding, "as_encoder", lambda name: Letters(-1 if name == "other" else 1))
     return names
 
 

@@ -88,9 +88,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", ["a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.jsonl.gz", "a.tsv.gz", "a.parquet.gz"]
-)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.jsonl.gz", "a.tsv.gz", "a.parquet.gz"])
 def test_output_keeps_format_columns_and_clean_rows(tmp_path, tests, name):
     from sentsmith.corpus.writing import write_rows
 

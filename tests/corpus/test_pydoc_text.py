@@ -25,33 +25,24 @@ def test_there_are_a_few_thousand_and_none_twice(sentences):
 
 
 def test_no_markup_is_left(sentences):
-    residue = re.compile(
-        r"[\"`\\\n\t]|::=|>>>|\s\[\d+\]|  |(?<![\w*])\*\w+\*(?!\*)|(?<![\w*])\*\*\w+\*\*|\+--|==="
-    )
+    residue = re.compile(r"[\"`\\\n\t]|::=|>>>|\s\[\d+\]|  |(?<![\w*])\*\w+\*(?!\*)|(?<![\w*])\*\*\w+\*\*|\+--|===")
     assert [sentence for sentence in sentences if residue.search(sentence)] == []
 
 
 def test_they_are_sentences(sentences):
-    assert [
-        s for s in sentences if not re.match(r"[“‘(]?[A-Z]", s) or not re.search(r"[.?!][)”’]?$", s)
-    ] == []
+    assert [s for s in sentences if not re.match(r"[“‘(]?[A-Z]", s) or not re.search(r"[.?!][)”’]?$", s)] == []
     assert all(5 <= len(sentence.split()) <= 80 for sentence in sentences)
     known = [s for s in sentences if s.startswith("Assert statements are a convenient way")]
     # Its paragraph goes on to code: it ends in a colon and is left out; the one after is whole.
     assert known == []
     assert "The assignment expression" not in sentences
-    assert any(
-        s.startswith("In the current implementation, the built-in variable __debug__ is") for s in sentences
-    )
+    assert any(s.startswith("In the current implementation, the built-in variable __debug__ is") for s in sentences)
 
 
 def test_no_word_is_broken_over_lines(sentences):
     # "post-" / "mortem" was one word before the text was wrapped.
     broken = [
-        found
-        for s in sentences
-        for found in re.findall(r"\w+- \w+", s)
-        if not re.search(r"- (?:and|or)\b", found)
+        found for s in sentences for found in re.findall(r"\w+- \w+", s) if not re.search(r"- (?:and|or)\b", found)
     ]
     assert broken == []
     assert any("post-mortem" in sentence for sentence in sentences)

@@ -273,9 +273,7 @@ def test_reading_is_a_stream(tmp_path):
 
 
 READERS = [read_sentences, read_rows, read_triplets, read_pairs, read_rankings]
-SUFFIXES = [
-    kind + packed for kind in (".txt", ".jsonl", ".csv", ".tsv", ".parquet") for packed in ("", ".gz")
-]
+SUFFIXES = [kind + packed for kind in (".txt", ".jsonl", ".csv", ".tsv", ".parquet") for packed in ("", ".gz")]
 PIECES = st.sampled_from(
     [
         b"text,label\n",
@@ -295,9 +293,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     pieces=st.lists(
-        st.one_of(
-            PIECES, st.binary(max_size=30), st.text(max_size=10).map(lambda t: t.encode("utf-8", "replace"))
-        )
+        st.one_of(PIECES, st.binary(max_size=30), st.text(max_size=10).map(lambda t: t.encode("utf-8", "replace")))
     ),
     suffix=st.sampled_from(SUFFIXES),
     pack=st.booleans(),

@@ -95,9 +95,7 @@ def test_each_limit_matters_and_is_inclusive(values, wanted):
 
 def test_what_is_dropped_is_counted_and_logged(caplog):
     with caplog.at_level(logging.INFO, logger="sentsmith"):
-        _, counts = kept(
-            ["", " \t", "a", "one two", "ONE two.", "one two three four"], min_words=2, max_words=3
-        )
+        _, counts = kept(["", " \t", "a", "one two", "ONE two.", "one two three four"], min_words=2, max_words=3)
     assert counts == CleaningCounts(read=6, kept=1, empty=2, too_short=1, too_long=1, duplicate=1)
     assert "kept 1 of 6 sentences; dropped: 2 empty, 1 too short, 1 too long, 1 duplicates" in caplog.text
 

@@ -60,9 +60,7 @@ def full_page(text="plain text"):
                 text=f"{text} with `code`",
                 callouts=[Callout("good", text), Callout("warning", text), Callout("note", text)],
                 pictures=[
-                    Picture(
-                        curve({text: [(0, 1), (1, 2)]}, x_label=text, y_label=text, title=text), caption=text
-                    ),
+                    Picture(curve({text: [(0, 1), (1, 2)]}, x_label=text, y_label=text, title=text), caption=text),
                     Picture(heat_map([[1.0]], row_labels=[text], column_labels=[text], title=text)),
                 ],
                 tables=[
@@ -155,9 +153,7 @@ def variables(block):
 def test_both_themes_define_every_colour(html):
     style = html.split("<style>")[1].split("</style>")[0]
     light = variables(style.split("@media (prefers-color-scheme: dark)")[0])
-    by_preference = variables(
-        re.search(r"prefers-color-scheme: dark\) \{\s*:root:not\([^{]*\{([^}]*)\}", style)[1]
-    )
+    by_preference = variables(re.search(r"prefers-color-scheme: dark\) \{\s*:root:not\([^{]*\{([^}]*)\}", style)[1])
     by_choice = variables(re.search(r':root\[data-theme="dark"\] \{([^}]*)\}', style)[1])
     used = set(re.findall(r"var\((--[\w-]+)", html))
     assert by_preference == by_choice

@@ -20,9 +20,7 @@ NASTY = "<script>alert(1)</script> $x_1$ & “日本語” 🙂"
 
 def draw_all(label="a name"):
     return {
-        "curve": curve(
-            {label: [(0, 1.5), (10, 0.5)]}, x_label="step", y_label="loss", title=label, chosen=10
-        ),
+        "curve": curve({label: [(0, 1.5), (10, 0.5)]}, x_label="step", y_label="loss", title=label, chosen=10),
         "heat map": heat_map(
             [[1.0, -0.25], [0.5, float("nan")]],
             row_labels=[label, "b"],
@@ -30,13 +28,9 @@ def draw_all(label="a name"):
             title=label,
         ),
         "histograms": histograms({label: [0.1, 0.2, 0.9], "other": [0.3]}, x_label=label, title=label),
-        "panels": histogram_panels(
-            {label: {"p": [0.0, 1.0]}, "after": {"p": [0.5]}}, x_label="cosine", title=label
-        ),
+        "panels": histogram_panels({label: {"p": [0.0, 1.0]}, "after": {"p": [0.5]}}, x_label="cosine", title=label),
         "positions": positions([0.9, 0.5], [0.95, 0.25], title=label),
-        "bars": bars_with_intervals(
-            [Difference(label, 1.5, 0.5, 2.5), Difference("b", -1, -2, 0.5)], title=label
-        ),
+        "bars": bars_with_intervals([Difference(label, 1.5, 0.5, 2.5), Difference("b", -1, -2, 0.5)], title=label),
     }
 
 
@@ -173,9 +167,7 @@ def test_heat_map_shows_negative_and_missing_values_as_such():
 
 def test_heat_maps_with_the_same_limits_compare():
     def shade(value):
-        svg = heat_map(
-            [[value, 0.4]], row_labels=["r"], column_labels=["a", "b"], title="t", limits=(0.0, 1.0)
-        )
+        svg = heat_map([[value, 0.4]], row_labels=["r"], column_labels=["a", "b"], title="t", limits=(0.0, 1.0))
         return cells(svg)
 
     assert shade(0.9)[1] == shade(0.1)[1]
@@ -197,9 +189,7 @@ def test_heat_map_refuses(matrix, rows, columns, message):
 
 
 def test_histograms_count_and_give_the_median():
-    svg = histograms(
-        {"positives": [0.8, 0.9, 1.0], "negatives": [0.1, 0.2, 0.3, 0.4]}, x_label="cosine", title="t"
-    )
+    svg = histograms({"positives": [0.8, 0.9, 1.0], "negatives": [0.1, 0.2, 0.3, 0.4]}, x_label="cosine", title="t")
     assert "positives: 3 values, median 0.9" in description(svg)
     assert "negatives: 4 values, median 0.25" in description(svg)
     assert {"positives", "negatives"} <= set(texts(svg))
@@ -215,9 +205,7 @@ def test_panels_keep_a_groups_colour():
         x_label="cosine",
         title="t",
     )
-    assert "before, negatives: 2 values, median 0.55; after, positives: 1 values, median 0.9" in description(
-        svg
-    )
+    assert "before, negatives: 2 values, median 0.55; after, positives: 1 values, median 0.9" in description(svg)
     # Negatives were met first, in the upper panel: they are series 1 in both.
     assert svg.count("stroke: var(--series-1") > svg.count("stroke: var(--series-2") > 0
 

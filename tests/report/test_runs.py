@@ -113,9 +113,7 @@ def test_runs_are_compared_with_the_first(tmp_path):
     assert rows(same) == {"model": ["minilm"], "training.batch_size": ["64"]}
     assert same.folded
     # The same warning of both runs is shown once.
-    assert [callout.text for callout in section(page, "Runs").callouts] == [
-        "`one`, `two`: no audit <b>was</b> done"
-    ]
+    assert [callout.text for callout in section(page, "Runs").callouts] == ["`one`, `two`: no audit <b>was</b> done"]
 
 
 def test_the_model_may_stand_in_the_settings_only(tmp_path):

@@ -32,9 +32,7 @@ def test_numbers_and_cells():
 
 
 def test_columns_of_numbers_are_known():
-    table = Table(
-        ("name", "score", "mixed"), [("a", 1.5, "x"), ("b", NOT_RECORDED, 2), ("c", None, Delta(1))]
-    )
+    table = Table(("name", "score", "mixed"), [("a", 1.5, "x"), ("b", NOT_RECORDED, 2), ("c", None, Delta(1))])
     assert [table.numeric(column) for column in range(3)] == [False, True, False]
     assert not Table(("empty",), [(None,)]).numeric(0)
 
@@ -46,7 +44,4 @@ def test_a_row_of_another_length_is_refused():
 
 def test_markdown():
     table = Table(("task", "after"), [("a|b <i>\nc", Score(80.6, Delta(-0.5)))], caption="Scores")
-    assert (
-        to_markdown(table)
-        == "Scores\n\n| task | after |\n| --- | ---: |\n| a\\|b \\<i> c | 80.60 (−0.50) |\n"
-    )
+    assert to_markdown(table) == "Scores\n\n| task | after |\n| --- | ---: |\n| a\\|b \\<i> c | 80.60 (−0.50) |\n"

@@ -201,9 +201,7 @@ def test_a_models_folder_is_kept_absolute(tmp_path, monkeypatch):
     assert model_name("minilm") == "minilm"
 
 
-@pytest.mark.parametrize(
-    "order", ["import torch, faiss", pytest.param("import faiss, torch", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("order", ["import torch, faiss", pytest.param("import faiss, torch", marks=pytest.mark.slow)])
 def test_faiss_and_torch_share_a_process(order):
     """Both bring an OpenMP runtime: whichever comes first, both must compute on several threads."""
     code = textwrap.dedent(
@@ -223,7 +221,5 @@ def test_faiss_and_torch_share_a_process(order):
         print("same")
         """
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "same\n"), done.stderr

@@ -13,15 +13,9 @@ from sentsmith.cli.console import Json, Quiet, say, show_json, show_table, start
 def audit(  # noqa: PLR0917 - typer calls it by name
     data: Annotated[str, typer.Argument(help="Training data: a file, a folder, or - for standard input.")],
     against: Annotated[list[str], typer.Option(help="A folder of test sets; may be given several times.")],
-    column: Annotated[
-        str | None, typer.Option(help="The column to compare; every column of texts without.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Write the data without the overlapping rows here.")
-    ] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Write the record here, not to DATA.audit.json.")
-    ] = None,
+    column: Annotated[str | None, typer.Option(help="The column to compare; every column of texts without.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the data without the overlapping rows here.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Write the record here, not to DATA.audit.json.")] = None,
     near: Annotated[bool, typer.Option(help="Look for near duplicates too.")] = True,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -13,9 +13,7 @@ from sentsmith.cli.console import Json, Quiet, say, show_json, start
 def index(
     sentences: Annotated[
         str,
-        typer.Argument(
-            help="A file or folder of sentences (.txt .jsonl .csv .tsv .parquet), or - for stdin."
-        ),
+        typer.Argument(help="A file or folder of sentences (.txt .jsonl .csv .tsv .parquet), or - for stdin."),
     ],
     out: Annotated[Path, typer.Argument(help="The index, a folder to write.")],
     *,

@@ -109,9 +109,7 @@ def audit(
     sha256 = None if str(train_path) == STDIN else data_hash(train_path)
     tests = _Tests(folders, leave_out=train_path)
     tally = Tally(OverlapIndex(tests.texts(), near=near))
-    log.info(
-        "%s distinct test texts; looking for them in %s", f"{len(tally.index.texts):,}", label(train_path)
-    )
+    log.info("%s distinct test texts; looking for them in %s", f"{len(tally.index.texts):,}", label(train_path))
     _compare(train_path, column, tally, output)
     report = AuditReport(
         data=str(train_path),
@@ -153,9 +151,7 @@ class _Tests:
                 yield text._replace(source=f"{Path(folder).name}/{text.source}") if several else text
 
     def described(self) -> list[dict[str, Any]]:
-        return [
-            {"path": path, "sha256": data_hash(path), "texts": count} for path, count in self._counts.items()
-        ]
+        return [{"path": path, "sha256": data_hash(path), "texts": count} for path, count in self._counts.items()]
 
 
 def _compare(path: str | Path, column: str | None, tally: Tally, output: str | Path | None) -> None:

@@ -94,15 +94,11 @@ def open_table(path: str | Path, *, wanted: Sequence[str] = ()) -> Table:
     if kind == ".jsonl":
         return _table(path, None, _json_rows(path))
     if kind == ".txt":
-        return _table(
-            path, ("text",), ((row, {"text": line}) for row, line in read_lines(path) if line.strip())
-        )
+        return _table(path, ("text",), ((row, {"text": line}) for row, line in read_lines(path) if line.strip()))
     return _open_cells(path, kind, wanted)
 
 
-def _table(
-    path: str | Path, columns: tuple[str, ...] | None, rows: Iterator[Numbered], *, named: bool = True
-) -> Table:
+def _table(path: str | Path, columns: tuple[str, ...] | None, rows: Iterator[Numbered], *, named: bool = True) -> Table:
     first = list(itertools.islice(rows, _SAMPLE))
     if not first:
         raise InputError("is empty; give at least one row", path=label(path))
@@ -125,9 +121,7 @@ def _json_rows(path: str | Path) -> Iterator[Numbered]:
             if "\\u" in line:
                 json.dumps(value, ensure_ascii=False).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InputError(
-                "holds half a surrogate pair, which is no character", path=label(path), row=row
-            ) from error
+            raise InputError("holds half a surrogate pair, which is no character", path=label(path), row=row) from error
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "a value out of bounds"
             raise InputError(
@@ -183,9 +177,7 @@ def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
         try:
             values = next(reader, None)
         except csv.Error as error:
-            raise InputError(
-                f"is not CSV ({error}); is a quote left open?", path=label(path), row=row
-            ) from error
+            raise InputError(f"is not CSV ({error}); is a quote left open?", path=label(path), row=row) from error
         if values is None:
             return
         if any(value.strip() for value in values):
@@ -311,9 +303,7 @@ def text_columns(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]) ->
     words: dict[str, float] = {}
     lengths: dict[str, float] = {}
     for name in columns:
-        texts = [
-            text for row in sample for text in texts_in(row, [name]) if text.strip() and not _is_number(text)
-        ]
+        texts = [text for row in sample for text in texts_in(row, [name]) if text.strip() and not _is_number(text)]
         if texts:
             words[name] = sum(len(text.split()) for text in texts) / len(texts)
             lengths[name] = sum(map(len, texts)) / len(texts)

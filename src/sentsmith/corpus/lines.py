@@ -39,9 +39,7 @@ def reading_errors(path: str | Path) -> Iterator[None]:
             path=label(path),
         ) from error
     except EOFError as error:
-        raise InputError(
-            "ends too early: the gzip file was cut short; fetch it again", path=label(path)
-        ) from error
+        raise InputError("ends too early: the gzip file was cut short; fetch it again", path=label(path)) from error
     except zlib.error as error:
         raise InputError("is damaged: gzip cannot unpack it; fetch it again", path=label(path)) from error
     except FileNotFoundError as error:

@@ -199,9 +199,7 @@ class _Lookup:
         hit = np.flatnonzero(right > left)
         yield from self._expanded(queries[hit], left[hit], right[hit], shared)
 
-    def _expanded(
-        self, queries: Places, left: Places, right: Places, shared: int
-    ) -> Iterator[tuple[int, int]]:
+    def _expanded(self, queries: Places, left: Places, right: Places, shared: int) -> Iterator[tuple[int, int]]:
         # By query, so that a pair found through several keys meets itself and is given once; a slice of
         # queries at a time, so that a popular key does not fill the memory.
         order = np.argsort(queries, kind="stable")

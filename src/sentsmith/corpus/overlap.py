@@ -115,9 +115,7 @@ class Tally:
     _best: dict[int, int] = field(default_factory=dict)
     _rows_of: dict[int, int] = field(default_factory=dict)
 
-    def add_block(
-        self, texts: Sequence[str], row_of: Sequence[int], rows: int, *, most_examples: int
-    ) -> set[int]:
+    def add_block(self, texts: Sequence[str], row_of: Sequence[int], rows: int, *, most_examples: int) -> set[int]:
         """Count a block of rows.
 
         Args:

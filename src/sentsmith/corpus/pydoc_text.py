@@ -19,9 +19,7 @@ _RESTORE = str.maketrans("\ue000\ue001\ue002", ".?!")
 _BULLET = re.compile(r"(?:[*+-]|\d{1,2}\.|\[\d+\])\s+")
 _RULE = re.compile(r"[-=~*^.\"'#+|\s]*")
 _NOT_PROSE = re.compile(r"::=|>>>|\S {3,}\S|^\s*(?:[|+$#@]|\.\.\.)|-> |\w\(\w*[=,]|\s==?\s")
-_VERSION = re.compile(
-    r"^(?:Changed|New|Added|Deprecated|Removed)(?: in| since)? version [\d.]+(?:,[^:]*)?:\s*"
-)
+_VERSION = re.compile(r"^(?:Changed|New|Added|Deprecated|Removed)(?: in| since)? version [\d.]+(?:,[^:]*)?:\s*")
 _LABEL = re.compile(r"^(?:Note|See also|Warning|Important|CPython implementation detail):\s*")
 _FOOTNOTE = re.compile(r"\s\[\d+\](?=[\s.,;:)]|$)")
 _CODE = re.compile(r"\"([^\"]*)\"|``([^`]*)``|`([^`]*)`")

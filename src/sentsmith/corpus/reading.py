@@ -51,9 +51,7 @@ def readable_files(path: str | Path) -> list[str]:
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path=root) from error
     known = [file for file in files if kind_of(file)]
     if not known:
-        raise InputError(
-            "the folder holds no .txt, .jsonl, .csv, .tsv or .parquet file (also with .gz)", path=root
-        )
+        raise InputError("the folder holds no .txt, .jsonl, .csv, .tsv or .parquet file (also with .gz)", path=root)
     if len(known) < len(files):
         others = [str(file.relative_to(root)) for file in files if not kind_of(file)]
         log.info("%s: %d file(s) of other kinds passed over: %s", root, len(others), ", ".join(others[:5]))
@@ -233,9 +231,7 @@ def _scaled(path: str | Path, scale: float) -> Iterator[Pair]:
 
     yield from _typed(path, _PAIRS, pair)
     if scale > 1 >= highest:
-        log.warning(
-            "%s: no score is above 1, yet they were divided by %g; is scale 1 meant?", label(path), scale
-        )
+        log.warning("%s: no score is above 1, yet they were divided by %g; is scale 1 meant?", label(path), scale)
 
 
 def read_rankings(path: str | Path) -> Iterator[Ranking]:

@@ -71,9 +71,7 @@ def sample_kmeans(
 
     count = len(sentences)
     if vectors.ndim != 2 or len(vectors) != count:
-        raise InputError(
-            f"vectors have shape {vectors.shape}; one row for each of the {count} sentences is needed"
-        )
+        raise InputError(f"vectors have shape {vectors.shape}; one row for each of the {count} sentences is needed")
     if clusters < 1 or per_cluster < 1:
         raise InputError(f"clusters {clusters}, per_cluster {per_cluster}: both must be at least 1")
     if clusters > count:

@@ -78,9 +78,7 @@ def _passed_over(file: Path, name: str, leave_out: str | Path | None) -> bool:
         if file.resolve() == data or data in file.resolve().parents:
             log.info("%s: is the training data itself and passed over", file)
             return True
-    return bool(
-        _GOLD.search(file.name) or _NO_TEST_SET.search(file.name) or _JUDGEMENTS in Path(name).parent.parts
-    )
+    return bool(_GOLD.search(file.name) or _NO_TEST_SET.search(file.name) or _JUDGEMENTS in Path(name).parent.parts)
 
 
 def _file_texts(file: Path, *, alone: bool) -> Iterator[tuple[int, str]]:

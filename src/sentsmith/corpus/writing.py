@@ -32,15 +32,11 @@ def check_writable(path: str | Path) -> str:
     """
     kind = None if str(path) == STDIN else kind_of(path)
     if kind is None:
-        raise InputError(
-            f"is of an unknown kind; writable are {', '.join(KINDS)}, each also with .gz", path=path
-        )
+        raise InputError(f"is of an unknown kind; writable are {', '.join(KINDS)}, each also with .gz", path=path)
     return kind
 
 
-def write_rows(
-    path: str | Path, rows: Rows, *, columns: Sequence[str], header: bool = True, schema: Any = None
-) -> int:
+def write_rows(path: str | Path, rows: Rows, *, columns: Sequence[str], header: bool = True, schema: Any = None) -> int:
     """Write rows, as a stream, in the format that the suffix names.
 
     Args:
@@ -152,11 +148,7 @@ def _write_parquet(
 
     first = list(itertools.islice(rows, _BATCH))
     if schema is None:
-        schema = (
-            pa.Table.from_pylist(first).schema
-            if first
-            else pa.schema([(name, pa.string()) for name in columns])
-        )
+        schema = pa.Table.from_pylist(first).schema if first else pa.schema([(name, pa.string()) for name in columns])
     batch = first
     with pq.ParquetWriter(os.fspath(path), schema) as writer:
         while batch:

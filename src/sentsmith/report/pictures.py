@@ -109,9 +109,7 @@ def heat_map(
             f"not {len(row_labels)} and {len(column_labels)}"
         )
     if max(values.shape) > _LARGEST_MAP:
-        raise InputError(
-            f"a heat map holds at most {_LARGEST_MAP} rows and columns, not {values.shape}; draw a part"
-        )
+        raise InputError(f"a heat map holds at most {_LARGEST_MAP} rows and columns, not {values.shape}; draw a part")
     finite = values[np.isfinite(values)]
     _need(finite.tolist(), title)
     low, high = limits or (float(finite.min()), float(finite.max()))
@@ -189,8 +187,7 @@ def histogram_panels(
         axes[-1].set_xlabel(f"{short(x_label, 60)} (vertical lines: medians)")
         _legend(max(axes, key=lambda axis: len(axis.get_lines())), over=axes[0])
         told = "; ".join(
-            f"{f'{panel}, ' if panel else ''}{name}: {values.size} values, "
-            f"median {_number(float(np.median(values)))}"
+            f"{f'{panel}, ' if panel else ''}{name}: {values.size} values, median {_number(float(np.median(values)))}"
             for panel, groups in kept.items()
             for name, values in groups.items()
         )
@@ -265,9 +262,7 @@ def bars_with_intervals(
     _need(rows, title)
     for row in rows:
         if not all(map(math.isfinite, (row.low, row.difference, row.high))) or not row.low <= row.high:
-            raise InputError(
-                f"{row.name}: {row.difference} with interval [{row.low}, {row.high}] cannot be drawn"
-            )
+            raise InputError(f"{row.name}: {row.difference} with interval [{row.low}, {row.high}] cannot be drawn")
     with drawing():
         picture, (axis,) = figure(_WIDTH, 1.3 + 0.36 * len(rows), title=title)
         reach = max(max(abs(row.low), abs(row.high), abs(row.difference)) for row in rows) or 1.0
@@ -275,9 +270,7 @@ def bars_with_intervals(
         for place, row in enumerate(rows):
             ink, marker = _verdict(row)
             axis.plot([row.low, row.high], [place, place], color=INK[ink], linewidth=2.4)
-            axis.plot(
-                [row.difference], [place], color=INK[ink], marker=marker, markersize=8, linestyle="none"
-            )
+            axis.plot([row.difference], [place], color=INK[ink], marker=marker, markersize=8, linestyle="none")
             axis.text(1.22 * reach, place, _difference_words(row), va="center", ha="left", fontsize=9.5)
         axis.set(xlim=(-1.15 * reach, 1.15 * reach), ylim=(len(rows) - 0.4, -0.6), xlabel=short(x_label, 60))
         axis.set_yticks(range(len(rows)), [short(row.name, 36) for row in rows])
@@ -330,9 +323,7 @@ def _curve_words(name: str, points: list[tuple[float, float]]) -> str:
     )
 
 
-def _mark_chosen(
-    axis: Axes, series: Mapping[str, list[tuple[float, float]]], chosen: float, x_label: str
-) -> None:
+def _mark_chosen(axis: Axes, series: Mapping[str, list[tuple[float, float]]], chosen: float, x_label: str) -> None:
     label = f"chosen: {short(x_label, 20)} {_number(chosen)}"
     axis.axvline(chosen, color=INK["muted"], linewidth=1.1, linestyle=(0, (3, 3)), label=label)
     for points in series.values():
@@ -346,17 +337,13 @@ def _cell(axis: Axes, row: int, column: int, value: float, *, low: float, high: 
 
     shown = math.isfinite(value)
     if low < 0:
-        share, ink = (
-            (abs(value) / max(abs(low), abs(high)), "after" if value >= 0 else "loss") if shown else (0, "")
-        )
+        share, ink = (abs(value) / max(abs(low), abs(high)), "after" if value >= 0 else "loss") if shown else (0, "")
     else:
         share, ink = ((value - low) / (high - low) if high > low else 1.0, "after") if shown else (0, "")
     if shown:
         # A shade is the colour at some opacity over the page: it fits a dark page too, text stays readable.
         opacity = 0.05 + 0.6 * min(max(share, 0.0), 1.0)
-        axis.add_patch(
-            Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=INK[ink], alpha=opacity, lw=0)
-        )
+        axis.add_patch(Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=INK[ink], alpha=opacity, lw=0))
     if write:
         text = f"{value:.2f}".replace("-", "−") if shown else "–"
         axis.text(column, row, text, ha="center", va="center", fontsize=9)

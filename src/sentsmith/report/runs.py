@@ -109,8 +109,7 @@ def _overview(runs: Sequence[Run]) -> Section:
         "best score": ("selection", "best_score"),
     }
     rows: list[list[Cell]] = [
-        [label, *(_fact(run, keys, seconds=label.endswith("time")) for run in runs)]
-        for label, keys in facts.items()
+        [label, *(_fact(run, keys, seconds=label.endswith("time")) for run in runs)] for label, keys in facts.items()
     ]
     warnings: dict[str, list[str]] = {}
     for run in runs:
@@ -186,9 +185,7 @@ def _curves(runs: Sequence[Run]) -> Section | None:
     if any(losses.values()):
         pictures.append(Picture(curve(losses, x_label="step", y_label="loss", title="Training loss")))
     for metric, group in _by_metric(runs).items():
-        history = {
-            run.name: list(_points(_get(run.record, "selection", "history"), "score")) for run in group
-        }
+        history = {run.name: list(_points(_get(run.record, "selection", "history"), "score")) for run in group}
         if not any(history.values()):
             continue
         best: Any = _get(group[0].record, "selection", "best_step") if len(group) == 1 else None
@@ -233,9 +230,7 @@ def _settings(runs: Sequence[Run]) -> Section | None:
     if different:
         tables.append(Table(names, different, caption="Settings in which the runs differ"))
     if same:
-        tables.append(
-            Table(("setting", "all runs"), same, caption=f"{len(same)} settings that all share", folded=True)
-        )
+        tables.append(Table(("setting", "all runs"), same, caption=f"{len(same)} settings that all share", folded=True))
     return Section("Settings", tables=tables)
 
 

@@ -46,16 +46,12 @@ def side_by_side(
         ValueError: The three do not have the same length.
     """
     tables = [
-        Table(
-            ("#", names[0], "cosine", names[1], "cosine"), _rows(left, right, names), caption=f"“{question}”"
-        )
+        Table(("#", names[0], "cosine", names[1], "cosine"), _rows(left, right, names), caption=f"“{question}”")
         for question, left, right in zip(questions, before, after, strict=True)
     ]
     only = sum(isinstance(row[3], Marked) for table in tables for row in table.rows)
     total = sum(len(hits) for hits in after)
-    note = (
-        f"{only} of the {total} sentences that “{names[1]}” puts on top are not in the list of “{names[0]}”."
-    )
+    note = f"{only} of the {total} sentences that “{names[1]}” puts on top are not in the list of “{names[0]}”."
     return Section(title, text=text, tables=tables, notes=(note,))
 
 

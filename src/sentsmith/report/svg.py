@@ -101,9 +101,7 @@ def drawing() -> Iterator[None]:
         fonts.setLevel(level)
 
 
-def figure(
-    width: float, height: float, *, title: str, rows: int = 1, columns: int = 1
-) -> tuple[Figure, list[Axes]]:
+def figure(width: float, height: float, *, title: str, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """Return a figure of ``width`` × ``height`` inches with its title, and its axes (sharing both scales)."""
     from matplotlib.figure import Figure
 
@@ -180,10 +178,7 @@ def _rename_ids(root: ET.Element, prefix: str) -> None:
     """Prefix the ids that something points to, for one page holds many pictures; drop the rest."""
     used = {reference[1:] for element in root.iter() if (reference := element.get("href"))}
     used |= {
-        found
-        for element in root.iter()
-        for value in element.attrib.values()
-        for found in _REFERENCE.findall(value)
+        found for element in root.iter() for value in element.attrib.values() for found in _REFERENCE.findall(value)
     }
     for element in root.iter():
         for key, value in list(element.attrib.items()):

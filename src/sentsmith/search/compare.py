@@ -72,8 +72,6 @@ def unit(vectors: Vectors) -> Vectors:
         raise InputError(f"vectors of shape {array.shape} were given; [sentences, dimension] is needed")
     wrong = ~np.isfinite(array).all(axis=1)
     if wrong.any():
-        raise InputError(
-            f"the vector of sentence {int(wrong.argmax()) + 1} holds numbers that are not finite"
-        )
+        raise InputError(f"the vector of sentence {int(wrong.argmax()) + 1} holds numbers that are not finite")
     length = np.linalg.norm(array, axis=1, keepdims=True)
     return np.asarray(array / np.where(length > 0, length, 1), dtype=np.float32)

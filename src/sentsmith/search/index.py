@@ -72,9 +72,7 @@ def build(
         raise InputError("there is no sentence to index")
     rows = unit(vectors)
     if len(rows) != len(sentences):
-        raise InputError(
-            f"{len(sentences)} sentences and {len(rows)} vectors were given; one for each is needed"
-        )
+        raise InputError(f"{len(sentences)} sentences and {len(rows)} vectors were given; one for each is needed")
     index = faiss.IndexFlatIP(rows.shape[1])
     index.add(rows)
     with atomic_folder(folder) as temporary:
@@ -102,9 +100,7 @@ def check_free(folder: str | Path, *, overwrite: bool) -> None:
     names = {file.name for file in place.iterdir()}
     strange = sorted(names - {_VECTORS, _SENTENCES, _FACTS})
     if strange:
-        raise InputError(
-            f"holds files that are none of an index ({strange[0]}); give another folder", path=place
-        )
+        raise InputError(f"holds files that are none of an index ({strange[0]}); give another folder", path=place)
     if names and not overwrite:
         raise InputError("holds an index; give another folder, or --overwrite to replace it", path=place)
 
@@ -138,15 +134,11 @@ class Index:
             if not file.is_file():
                 raise InputError("is missing from the index; build it again", path=file)
             if sha256(file) != facts.files.get(name):
-                raise InputError(
-                    "was changed or damaged since the index was built; build it again", path=file
-                )
+                raise InputError("was changed or damaged since the index was built; build it again", path=file)
         try:
             vectors = faiss.read_index(str(place / _VECTORS))
         except RuntimeError as error:
-            raise InputError(
-                "cannot be read by faiss; build the index again", path=place / _VECTORS
-            ) from error
+            raise InputError("cannot be read by faiss; build the index again", path=place / _VECTORS) from error
         sentences = _read_sentences(place / _SENTENCES)
         if (vectors.ntotal, vectors.d, len(sentences)) != (facts.count, facts.dimension, facts.count):
             raise InputError("its three files do not belong together; build the index again", path=place)
@@ -200,9 +192,7 @@ def _read_facts(place: Path) -> Facts:
     try:
         return Facts.model_validate(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        what = (
-            "is not JSON" if not isinstance(error, ValidationError) else "lacks a key or holds a wrong value"
-        )
+        what = "is not JSON" if not isinstance(error, ValidationError) else "lacks a key or holds a wrong value"
         raise InputError(f"{what}; build the index again", path=file) from error
 
 

@@ -1,0 +1,43 @@
+# Each target works alone from a fresh clone: it builds .venv itself, and a second run is quick.
+PYTHON ?= python3.11
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: quickstart test slow lint bench wheel clean
+
+quickstart: .venv/core
+	$(BIN)/sentsmith quickstart --output quickstart-output --overwrite
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+slow: .venv/dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/embedding.py
+	$(BIN)/python benchmarks/chunks.py
+
+# Builds a wheel and imports every module of it in an environment that holds nothing else of ours.
+wheel: .venv/dev
+	$(BIN)/python tools/check_wheel.py
+
+clean:
+	rm -rf .venv build dist quickstart-output
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/core: .venv/bin/pip pyproject.toml constraints.txt
+	$(PIP) --editable .
+	touch $@
+
+.venv/dev: .venv/bin/pip pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev,search,hub]'
+	touch .venv/core $@

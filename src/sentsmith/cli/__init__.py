@@ -1,0 +1,1 @@
+"""One file per verb; parses, calls, prints; no logic."""

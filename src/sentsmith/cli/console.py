@@ -1,0 +1,69 @@
+"""What the verbs share: where lines go, how a run ends, how tables print."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+
+
+def start(*, quiet: bool) -> None:
+    """Send the library's log to standard error; ``quiet`` keeps warnings and errors only."""
+    # The bars of reading and writing weights say nothing that our own lines do not.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root = logging.getLogger("sentsmith")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel(logging.WARNING if quiet else logging.INFO)
+
+
+def progress_wanted(*, quiet: bool) -> bool:
+    """Whether to draw a progress bar: not when quiet, not when standard error is no terminal."""
+    return not quiet and sys.stderr.isatty()
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table on standard output; the first column is text, the others numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False).print(table)
+
+
+def say(line: str) -> None:
+    """Print one line of result on standard output."""
+    sys.stdout.write(line + "\n")
+
+
+@contextlib.contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Draw one bar with count, rate and elapsed time on standard error; yields the function that advances it."""
+    if not progress_wanted(quiet=quiet):
+        yield lambda _: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=what, unit=" rows", file=sys.stderr, dynamic_ncols=True) as bar:
+        yield lambda count: (bar.update(count), None)[1]

@@ -1,0 +1,1 @@
+"""Text ⇄ vectors: load a model, the chunked forward pass, embed files."""

@@ -1,0 +1,83 @@
+"""Sentences → vectors, for evaluation, search and whole files."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from sentsmith.encoders.chunked import Chunking, forward
+from sentsmith.encoders.protocol import Vectors
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+# Without activations to keep for a backward pass, a chunk this size is the fastest here (benchmarks/chunks.py).
+INFERENCE = Chunking(tokens=1024, min_rows=8)
+_BLOCK = 4096
+
+
+class ModelEncoder:
+    """A ``SentenceTransformer`` as an :class:`~sentsmith.encoders.protocol.Encoder`.
+
+    Args:
+        model: Any model that sentence-transformers runs.
+        chunking: How sentences are grouped; by length, so that little padding is computed.
+        precision: ``"fp32"``, or ``"bf16"`` where the processor computes it natively. Vectors come out float32.
+        prompt: Text put before each sentence; None uses the model's own default prompt.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        *,
+        chunking: Chunking = INFERENCE,
+        precision: str = "fp32",
+        prompt: str | None = None,
+    ) -> None:
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision {precision!r}: use 'fp32' or 'bf16'")
+        self.model = model
+        self.chunking = chunking
+        self.precision = precision
+        default = getattr(model, "default_prompt_name", None)
+        self.prompt = prompt if prompt is not None else (model.prompts.get(default) if default else None)
+
+    @torch.inference_mode()
+    def encode(self, sentences: Sequence[str]) -> Vectors:
+        """Return float32 ``[len(sentences), dimension]``, rows in the order given.
+
+        Runs in evaluation mode and leaves the model in the mode it was in. An empty sentence is encoded as the model
+        encodes its special tokens.
+        """
+        if isinstance(sentences, str):
+            raise TypeError("encode takes a list of sentences, not one string")
+        training = self.model.training
+        self.model.eval()
+        try:
+            blocks = [self._block(sentences[i : i + _BLOCK]) for i in range(0, len(sentences), _BLOCK)]
+        finally:
+            self.model.train(training)
+        if not blocks:
+            return np.empty((0, self.model.get_embedding_dimension() or 0), dtype=np.float32)
+        return np.concatenate(blocks)
+
+    def _block(self, sentences: Sequence[str]) -> Vectors:
+        features = self.model.preprocess(list(sentences), prompt=self.prompt)
+        device = self.model.device
+        tensors = {k: v.to(device) for k, v in features.items() if isinstance(v, torch.Tensor) and v.dim() == 2}
+        half = torch.autocast(device.type, torch.bfloat16) if self.precision == "bf16" else contextlib.nullcontext()
+        with half:
+            vectors = forward(self.model, tensors, self.chunking)
+        return vectors.float().cpu().numpy()
+
+
+def as_encoder(model: SentenceTransformer, *, precision: str = "fp32") -> ModelEncoder:
+    """Return ``model`` as an encoder (see :class:`ModelEncoder`)."""
+    return ModelEncoder(model, precision=precision)

@@ -1,0 +1,60 @@
+"""How token vectors become one sentence vector: replace the pooling of a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from sentsmith.errors import InputError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Pooling = Literal["cls", "mean", "last", "first_last"]
+"""``cls``: last layer at the first token. ``mean``: mask-weighted mean. ``last``: the last token that is no padding.
+``first_last``: mask-weighted mean of the average of the first block's and the last block's outputs."""
+
+_LIBRARY_NAMES = {"cls": "cls", "mean": "mean", "last": "lasttoken", "first_last": "mean"}
+
+
+def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransformer:
+    """Return the model's transformer under another pooling; weights are shared, later modules (a head) dropped.
+
+    A closing ``Normalize`` is kept.
+
+    Raises:
+        InputError: An unknown pooling, or the first module is no transformer.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    if pooling not in get_args(Pooling):
+        raise InputError(f"pooling {pooling!r} is unknown; use one of {', '.join(get_args(Pooling))}")
+    transformer = model[0]
+    if not isinstance(transformer, Transformer):
+        raise InputError(f"pooling can be chosen for transformers only, not for {type(transformer).__name__}")
+    dimension = transformer.get_embedding_dimension()
+    modules = [transformer]
+    if pooling == "first_last":
+        modules.append(_first_and_last(transformer, dimension))
+    else:
+        transformer.model.config.output_hidden_states = False
+    modules.append(PoolingModule(dimension, pooling_mode=_LIBRARY_NAMES[pooling]))
+    if isinstance(model[-1], Normalize):
+        modules.append(model[-1])
+    return SentenceTransformer(modules=modules, device=str(model.device))
+
+
+def _first_and_last(transformer, dimension: int):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - library modules
+    import torch
+    from sentence_transformers.sentence_transformer.modules import WeightedLayerPooling
+
+    config = transformer.model.config
+    config.output_hidden_states = True
+    layers = config.num_hidden_layers
+    # Entry 0 of the hidden states is the embedding layer: the first block's output is entry 1.
+    weights = torch.zeros(layers)
+    weights[0] += 1
+    weights[-1] += 1
+    fixed = torch.nn.Parameter(weights, requires_grad=False)
+    return WeightedLayerPooling(dimension, num_hidden_layers=layers, layer_start=1, layer_weights=fixed)

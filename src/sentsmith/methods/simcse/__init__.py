@@ -1,0 +1,1 @@
+"""SimCSE, unsupervised and supervised (Gao et al. 2021): the contrastive baseline."""

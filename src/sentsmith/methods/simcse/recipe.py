@@ -1,0 +1,151 @@
+"""SimCSE as a training run: its settings, and what it brings to the shared run.
+
+Unsupervised when the rows are sentences, supervised when they are triplets. The published training adds a head
+(``tanh(W·h + b)``): for training only in the unsupervised form, kept at evaluation in the supervised one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from sentsmith.encoders.pooling import Pooling
+from sentsmith.settings import Settings
+from sentsmith.training.settings import Recipe as SharedRecipe
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from sentsmith.encoders.chunked import Chunking
+    from sentsmith.methods.simcse.objective import SimCSELoss
+
+
+class SimcseSettings(Settings):
+    """What SimCSE adds to the shared settings."""
+
+    rows: Literal["sentences", "triplets"] = Field(
+        default="sentences",
+        description="sentences: unsupervised; triplets (anchor, positive, negative): supervised",
+    )
+    temperature: float = Field(default=0.05, gt=0.0, description="τ; cosines are divided by it")
+    head: Literal["none", "training", "kept"] = Field(
+        default="none", description="The MLP head: none, in training only, or kept in the model"
+    )
+    pooling: Pooling | None = Field(default=None, description="Replaces the model's pooling; null keeps its own")
+    dropout: float | None = Field(
+        default=None, ge=0.0, lt=1.0, description="Of the transformer's layers; null keeps the model's own"
+    )
+    hard_negative_log_weight: float = Field(
+        default=0.0, description="Added to the logit of an anchor's own hard negative (triplets only)"
+    )
+    mask_duplicates: bool = Field(
+        default=True,
+        description="Do not count a text that equals the anchor or its positive as a negative; the paper counts it",
+    )
+
+
+class Recipe(SharedRecipe):
+    """A SimCSE recipe."""
+
+    method: Literal["simcse"] = "simcse"
+    simcse: SimcseSettings = SimcseSettings()
+
+
+def run(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Train by ``recipe`` into the folder ``output``; returns the run record.
+
+    Raises:
+        InputError: The data, the model or the output folder are wrong.
+        SentsmithError: The training failed.
+    """
+    from transformers import set_seed
+
+    from sentsmith.encoders.loading import load
+    from sentsmith.training.data import load_rows
+    from sentsmith.training.run import Plan, open_output, train
+
+    work = open_output(output, recipe, resume=resume, overwrite=overwrite)
+    rows = load_rows(recipe.data, lambda path: _rows(path, recipe), seed=recipe.training.seed)
+    # A new head draws its weights: the seed has to stand before the model is built.
+    set_seed(recipe.training.seed)
+    model = prepare(load(recipe.model), recipe.simcse)
+    plan = Plan(
+        model=model,
+        loss=lambda trained, chunking: _loss(trained, chunking, recipe.simcse),
+        rows=rows,
+        readout=lambda trained: readout(trained, recipe.simcse),
+        temperature=recipe.simcse.temperature,
+        notes=[f"Method: {'un' if recipe.simcse.rows == 'sentences' else ''}supervised SimCSE (Gao et al. 2021)."],
+    )
+    return train(recipe, plan, work, progress=progress)
+
+
+def prepare(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTransformer:
+    """Return the model to train: with the pooling, the dropout and the head that the settings ask for."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense
+
+    from sentsmith.encoders.pooling import with_pooling
+
+    if settings.pooling is not None:
+        model = with_pooling(model, settings.pooling)
+    if settings.dropout is not None:
+        _set_dropout(model, settings.dropout)
+    if settings.head == "none":
+        return model
+    dimension = model.get_embedding_dimension()
+    # Dense is tanh(W·h + b) unless told otherwise.
+    return SentenceTransformer(modules=[*model, Dense(dimension, dimension)], device=str(model.device))
+
+
+def readout(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTransformer:
+    """Return the model as it will be used: without a head that was for training only; weights are shared."""
+    from sentence_transformers import SentenceTransformer
+
+    if settings.head != "training":
+        return model
+    return SentenceTransformer(modules=list(model)[:-1], device=str(model.device))
+
+
+def _set_dropout(model: SentenceTransformer, rate: float) -> None:
+    import torch
+
+    config = model[0].model.config
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+        if hasattr(config, name):
+            setattr(config, name, rate)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+
+
+def _loss(model: SentenceTransformer, chunking: Chunking, settings: SimcseSettings) -> SimCSELoss:
+    from sentsmith.methods.simcse.objective import SimCSELoss
+
+    return SimCSELoss(
+        model,
+        temperature=settings.temperature,
+        chunking=chunking,
+        hard_negative_log_weight=settings.hard_negative_log_weight,
+        mask_duplicates=settings.mask_duplicates,
+        pad_token_id=getattr(model.tokenizer, "pad_token_id", None) or 0,
+    )
+
+
+def _rows(path: str, recipe: Recipe) -> Iterator[dict[str, str]]:
+    from sentsmith.corpus.reading import read_sentences, read_triplets
+
+    if recipe.simcse.rows == "triplets":
+        return (asdict(row) for row in read_triplets(path))
+    return ({"sentence": sentence} for sentence in read_sentences(path, column=recipe.data.column))

@@ -1,0 +1,1 @@
+"""BERT-whitening (Su et al. 2021): the linear baseline."""

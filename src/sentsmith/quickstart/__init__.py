@@ -1,0 +1,1 @@
+"""The main job on what this machine has: train, measure before and after, search, show."""

@@ -1,0 +1,1 @@
+"""What all recipes share: settings, trainer, checkpoint selection, resuming, the run record."""

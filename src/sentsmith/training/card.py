@@ -1,0 +1,73 @@
+"""The model card: what a stranger has to know before using the model, taken from the run record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+
+def render(record: dict[str, Any], notes: Sequence[str] = ()) -> str:
+    """Return the card (Markdown with the hub's YAML header) of a run.
+
+    Args:
+        record: The run record.
+        notes: Lines that the method adds.
+    """
+    header = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": [
+            "sentence-transformers",
+            "sentence-similarity",
+            "feature-extraction",
+            "sentsmith",
+            record["method"],
+        ],
+    }
+    settings, data = record["settings"], record["data"]
+    parts = [
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
+        f"# A sentence-embedding model by {record['method']}\n",
+        f"Started from `{settings['model']}`, trained with sentsmith {record['versions']['sentsmith']} "
+        f"on {data['rows']} rows ({', '.join(data['columns'])}).\n",
+        "## Use\n",
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        'model = SentenceTransformer("path/to/this/folder")\n'
+        'vectors = model.encode(["A sentence.", "Another one."])\n```\n',
+        "## How it was made\n",
+        *_facts(record),
+        "",
+        *(f"{note}\n" for note in notes),
+        "`settings.yaml` holds every setting and `run.json` the whole record, beside this card.\n",
+    ]
+    if record["warnings"]:
+        parts += ["## Warnings\n", *(f"- {warning}" for warning in record["warnings"]), ""]
+    return "\n".join(parts)
+
+
+def _facts(record: dict[str, Any]) -> list[str]:
+    data, hardware = record["data"], record["hardware"]
+    gpu = f", {hardware['gpu']}" if hardware["gpu"] else ""
+    facts = [
+        f"- data: `{data['path']}`, sha256 `{data['sha256'][:16]}…`, "
+        + ("audited for overlap with test sets" if data["audit"] else "not audited for overlap with test sets"),
+        f"- seed: {record['settings']['training']['seed']}",
+        f"- cost: {record['seconds']['train']:.0f} s on {hardware['cpu']} ({hardware['cores']} cores{gpu})",
+        f"- checkpoint: {_choice(record.get('selection'))}",
+    ]
+    if record["commit"]:
+        facts.append(f"- code: commit `{record['commit']}`")
+    return facts
+
+
+def _choice(selection: dict[str, Any] | None) -> str:
+    if selection is None:
+        return "the last one; nothing was held out to choose by"
+    if selection["select"] == "last":
+        return "the last one, by choice"
+    return (
+        f"step {selection['best_step']}, the best by {selection['metric']} on {selection['source']} "
+        f"({selection['best_score']:.4g})"
+    )

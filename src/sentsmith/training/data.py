@@ -1,0 +1,109 @@
+"""Training rows: read, checked for an audit, and split into what trains and what is held out."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentsmith.corpus.audit import find_record
+from sentsmith.corpus.datasets import data_hash
+from sentsmith.errors import InputError
+from sentsmith.training.settings import DataSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+_MOST_HELD_OUT = 1000
+
+
+@dataclass
+class TrainingRows:
+    """Rows to train on, and rows kept apart.
+
+    Attributes:
+        path: Where they came from.
+        train: Columns in sentence-transformers' order.
+        held_out: The same columns; empty when dev files choose the checkpoint.
+        audit: The record of the overlap audit of this very file, or None.
+        warnings: What the run record has to say.
+    """
+
+    path: str
+    train: Dataset
+    held_out: Dataset
+    audit: dict[str, Any] | None
+    warnings: list[str] = field(default_factory=list)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the run record keeps of the data."""
+        return {
+            "path": self.path,
+            "sha256": data_hash(self.path),
+            "rows": len(self.train),
+            "held_out_rows": len(self.held_out),
+            "columns": list(self.train.column_names),
+            "audit": self.audit,
+        }
+
+
+def load_rows(settings: DataSettings, read: Callable[[str], Iterable[dict[str, str]]], *, seed: int) -> TrainingRows:
+    """Read the training rows and hold some out if no dev file chooses the checkpoint.
+
+    Args:
+        settings: Which file, how many rows, which share to hold out.
+        read: Opens a path as rows with equal columns.
+        seed: Chooses the held-out rows.
+
+    Raises:
+        InputError: The data cannot be read, or holds nothing.
+    """
+    from datasets import Dataset
+
+    rows = list(_limited(read(settings.train), settings.limit))
+    if not rows:
+        raise InputError("holds no rows to train on", path=settings.train)
+    names = list(rows[0])
+    held = 0 if settings.dev else min(int(len(rows) * settings.held_out), _MOST_HELD_OUT)
+    chosen = set(random.Random(seed).sample(range(len(rows)), held))
+    audit, warnings = _audit(settings.train)
+    return TrainingRows(
+        path=settings.train,
+        train=_columns(Dataset, names, [row for i, row in enumerate(rows) if i not in chosen]),
+        held_out=_columns(Dataset, names, [rows[i] for i in sorted(chosen)]),
+        audit=audit,
+        warnings=warnings,
+    )
+
+
+def _limited(rows: Iterable[dict[str, str]], limit: int | None) -> Iterator[dict[str, str]]:
+    return itertools.islice(rows, limit)
+
+
+def _columns(kind: type[Dataset], names: list[str], rows: list[dict[str, str]]) -> Dataset:
+    return kind.from_dict({name: [row[name] for row in rows] for name in names})
+
+
+def _audit(path: str) -> tuple[dict[str, Any] | None, list[str]]:
+    record = find_record(path)
+    if record is None:
+        warning = (
+            f"{Path(path).name} was not audited for overlap with test sets; run: sentsmith audit {path} --against DIR"
+        )
+        logger.warning("%s", warning)
+        return None, [warning]
+    affected = record.get("affected", 0)
+    if affected:
+        warning = (
+            f"{affected} training rows overlap with test sets by their audit; "
+            "train on the file that sentsmith audit --output writes"
+        )
+        logger.warning("%s", warning)
+        return record, [warning]
+    return record, []

@@ -1,0 +1,179 @@
+"""What chooses the checkpoint: a judge scores the model on data that is neither trained on nor tested on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers.base.evaluation import BaseEvaluator
+from transformers import TrainerCallback
+
+from sentsmith.encoders.embedding import ModelEncoder
+from sentsmith.encoders.protocol import Encoder
+from sentsmith.evaluation.pairs import read_scored_pairs
+from sentsmith.evaluation.sts import score_pairs
+from sentsmith.files import atomic_path, write_json
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
+
+METRIC = "dev"
+
+
+class Judge(Protocol):
+    """Scores an encoder; higher is better."""
+
+    metric: str
+    source: str
+
+    def score(self, encoder: Encoder) -> float:
+        """Return the score, in the metric's own unit."""
+        ...
+
+
+class ScoredPairsJudge:
+    """The mean over files of scored pairs of Spearman × 100 between cosine and gold.
+
+    Args:
+        paths: Dev files, for example STS-B's dev part.
+
+    Raises:
+        InputError: A file is missing, empty, or its scores are out of range.
+    """
+
+    metric = "spearman"
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self.source = ", ".join(str(path) for path in paths)
+        self.pairs = [read_scored_pairs(path) for path in paths]
+
+    def score(self, encoder: Encoder) -> float:
+        """Return the mean Spearman × 100."""
+        return 100 * float(np.mean([score_pairs(encoder, pairs) for pairs in self.pairs]))
+
+
+class HeldOutJudge:
+    """The contrastive loss, negated, on rows kept apart from the training data.
+
+    Raw sentences have no positive: there, it is the sentence with a fifth of its words left out.
+
+    Args:
+        rows: Texts per row: one, two (anchor, positive) or three (and a negative).
+        temperature: τ of the loss.
+        seed: Chooses the words that are left out.
+    """
+
+    metric = "negated contrastive loss"
+
+    def __init__(self, rows: Sequence[Sequence[str]], *, temperature: float, seed: int) -> None:
+        self.source = f"{len(rows)} held-out training rows"
+        self.temperature = temperature
+        dice = random.Random(seed)
+        self.columns = list(
+            zip(*([row[0], _thinned(row[0], dice)] if len(row) == 1 else row for row in rows), strict=True)
+        )
+
+    def score(self, encoder: Encoder) -> float:
+        """Return minus the mean loss."""
+        vectors = [torch.from_numpy(encoder.encode(list(column))) for column in self.columns]
+        units = [torch.nn.functional.normalize(part, dim=1) for part in vectors]
+        logits = units[0] @ torch.cat(units[1:]).T / self.temperature
+        return -float(torch.nn.functional.cross_entropy(logits, torch.arange(len(logits))))
+
+
+def _thinned(sentence: str, dice: random.Random) -> str:
+    words = sentence.split()
+    kept = [word for word in words if dice.random() >= 0.2]
+    return " ".join(kept) if kept else sentence
+
+
+@dataclass
+class Score:
+    """The judge's score after a step."""
+
+    step: int
+    score: float
+
+
+class JudgeEvaluator(BaseEvaluator):  # type: ignore[misc]
+    """A judge as an evaluator of sentence-transformers' trainer.
+
+    Args:
+        judge: What scores.
+        readout: Turns the model in training into the one that will be used (a head may be for training only).
+    """
+
+    def __init__(self, judge: Judge, readout: Any) -> None:
+        super().__init__()
+        self.judge = judge
+        self.readout = readout
+
+    def __call__(
+        self,
+        model: SentenceTransformer,
+        output_path: str | None = None,  # noqa: ARG002 - the library's signature
+        epoch: float = -1,  # noqa: ARG002
+        steps: int = -1,  # noqa: ARG002
+    ) -> dict[str, float]:
+        """Return the score under the name that the trainer and the trackers show."""
+        return {METRIC: self.judge.score(ModelEncoder(self.readout(model)))}
+
+
+class BestKeeper(TrainerCallback):  # type: ignore[misc]
+    """Keeps the weights of the best step so far, and the history of scores, in the work folder.
+
+    A run that is resumed forgets the scores after the step that it resumes from: it will see them again.
+
+    Args:
+        folder: The run's work folder.
+        model: The model in training.
+        keep_weights: False keeps the history only (``training.select: last``).
+    """
+
+    def __init__(self, folder: Path, model: SentenceTransformer, *, keep_weights: bool) -> None:
+        self.weights = folder / "best.safetensors"
+        self.log = folder / "selection.json"
+        self.model = model
+        self.keep_weights = keep_weights
+        self.history: list[Score] = []
+
+    def recall(self, step: int) -> None:
+        """Take up the history of a run that is resumed at ``step``."""
+        if self.log.is_file():
+            found = [Score(**entry) for entry in json.loads(self.log.read_text(encoding="utf-8"))]
+            self.history = [entry for entry in found if entry.step <= step]
+
+    @property
+    def best(self) -> Score | None:
+        """The best score so far; the earliest of equals."""
+        return max(self.history, key=lambda entry: (entry.score, -entry.step), default=None)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:  # noqa: ARG002
+        """Note the score of this step; keep the weights if it is the best."""
+        if not state.is_world_process_zero or any(entry.step == state.global_step for entry in self.history):
+            return
+        score = float(metrics[f"eval_{METRIC}"])
+        before = self.best
+        if self.keep_weights and (before is None or score > before.score):
+            with atomic_path(self.weights) as temporary:
+                save_file(
+                    {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()},
+                    temporary,
+                )
+        self.history.append(Score(state.global_step, score))
+        write_json(self.log, [asdict(entry) for entry in self.history])
+        logger.info("step %d: dev %.4f", state.global_step, score)
+
+    def restore(self) -> None:
+        """Put the best step's weights into the model."""
+        self.model.load_state_dict(load_file(self.weights))

@@ -1,0 +1,87 @@
+"""The settings that all recipes share; a method adds its own under its name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from sentsmith.settings import Settings
+
+
+class DataSettings(Settings):
+    """What is trained on, and what chooses the checkpoint."""
+
+    train: str = Field(description="File or folder of training rows")
+    dev: tuple[str, ...] = Field(
+        default=(),
+        description="Files of scored pairs; the mean of their Spearman correlations chooses the checkpoint. "
+        "Without any, a held-out part of the training rows does",
+    )
+    column: str | None = Field(default=None, description="Text column, where a file has several (sentences only)")
+    limit: int | None = Field(default=None, ge=2, description="Use the first rows only")
+    held_out: float = Field(
+        default=0.02,
+        ge=0.0,
+        lt=0.5,
+        description="Share of rows kept apart to choose the checkpoint when dev is empty",
+    )
+
+    @field_validator("dev", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        if value is None:
+            return ()
+        return (value,) if isinstance(value, str) else value
+
+
+class TrainingSettings(Settings):
+    """How it is trained."""
+
+    batch_size: int = Field(default=64, ge=2, description="Rows per step and process; in-batch negatives come from it")
+    learning_rate: float = Field(default=3e-5, gt=0.0, description="Peak learning rate of AdamW")
+    epochs: float = Field(default=1.0, gt=0.0, description="Passes over the data")
+    max_steps: int | None = Field(default=None, ge=1, description="Stop after so many steps, whatever the epochs")
+    seed: int = Field(default=42, ge=0, description="Fixes data order, dropout and new weights")
+    max_length: int = Field(default=64, ge=4, description="Tokens a sentence is cut to in training, not in use")
+    weight_decay: float = Field(default=0.0, ge=0.0, description="AdamW's decoupled weight decay")
+    warmup: float = Field(default=0.0, ge=0.0, lt=1.0, description="Share of the steps that warm the learning rate up")
+    schedule: Literal["linear", "cosine", "constant"] = Field(default="linear", description="Of the learning rate")
+    max_grad_norm: float = Field(default=1.0, ge=0.0, description="Gradient clipping; 0 switches it off")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto", description="auto: bf16 where the processor or GPU computes it natively, else fp32"
+    )
+    select: Literal["best", "last"] = Field(
+        default="best",
+        description="Keep the best checkpoint by the dev score (step 0 is a candidate), or the last",
+    )
+    eval_steps: int = Field(default=125, ge=1, description="Score on dev every so many steps")
+    save_steps: int = Field(default=500, ge=1, description="Write a checkpoint to resume from every so many steps")
+    blend: float = Field(
+        default=1.0,
+        gt=0.0,
+        le=1.0,
+        description="Weight of the trained parameters in the average with the start model's (1: no averaging)",
+    )
+    chunk_tokens: int | Literal["measure"] = Field(
+        default=1024,
+        description="Tokens per chunk of the forward pass; 'measure' times a few on the first batch (the dropout "
+        "masks, and so the last digits of the result, follow the choice, which the run record keeps)",
+    )
+    recompute: bool = Field(default=False, description="Gradient caching: memory of one chunk, about 1.3× the time")
+
+    @field_validator("chunk_tokens")
+    @classmethod
+    def _positive(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("must be at least 1, or 'measure'")
+        return value
+
+
+class Recipe(Settings):
+    """What every recipe has."""
+
+    method: str = Field(description="Name of the folder under methods/")
+    model: str = Field(default="minilm", description="Folder, hub name, or minilm")
+    data: DataSettings
+    training: TrainingSettings = TrainingSettings()

@@ -1,0 +1,128 @@
+"""sentence-transformers' trainer with the few things that a measured, resumable run wants differently."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from sentsmith.training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import nn
+
+    from sentsmith.training.selection import JudgeEvaluator
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer(SentenceTransformerTrainer):  # type: ignore[misc]
+    """The library's trainer, without its model card (we write our own) and without pickled arguments in checkpoints."""
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Gather nothing for the library's card: its statistics tokenise the data again."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002 - the library's signature
+        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+
+
+class LossLog(TrainerCallback):  # type: ignore[misc]
+    """Logs the training loss, one line each time the trainer does."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
+        """Log step, loss and learning rate."""
+        if state.is_world_process_zero and logs and "loss" in logs:
+            rate = logs.get("learning_rate", 0.0)
+            logger.info("step %d/%d: loss %.4f, rate %.2e", state.global_step, state.max_steps, logs["loss"], rate)
+
+
+def make_trainer(
+    model: nn.Module,
+    loss: nn.Module,
+    rows: Dataset,
+    settings: TrainingSettings,
+    *,
+    work: Path,
+    precision: str,
+    evaluator: JudgeEvaluator | None,
+    callbacks: Sequence[TrainerCallback],
+    progress: bool,
+) -> Trainer:
+    """Return a trainer over ``rows``, set up by ``settings``; its checkpoints go to ``work``."""
+    steps = settings.max_steps or -1
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(work),
+        per_device_train_batch_size=settings.batch_size,
+        num_train_epochs=settings.epochs,
+        max_steps=steps,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.schedule
+        if settings.warmup == 0 or settings.schedule != "constant"
+        else "constant_with_warmup",
+        warmup_steps=settings.warmup,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        optim="adamw_torch_fused",
+        bf16=precision == "bf16",
+        fp16=precision == "fp16",
+        use_cpu=not torch.cuda.is_available(),
+        seed=settings.seed,
+        data_seed=settings.seed,
+        # A batch of one row has no in-batch negative and a gradient of zero (METHODS.md §10).
+        dataloader_drop_last=True,
+        eval_strategy="no" if evaluator is None else "steps",
+        eval_steps=settings.eval_steps,
+        eval_on_start=evaluator is not None,
+        save_strategy="steps",
+        save_steps=settings.save_steps,
+        save_total_limit=1,
+        logging_steps=min(10, max(1, settings.eval_steps // 5)),
+        disable_tqdm=not progress,
+        report_to="none",
+    )
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        loss=loss,
+        evaluator=evaluator,
+        callbacks=list(callbacks),
+    )
+    # The library prints raw dictionaries to standard output between the lines of the bar.
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+    if progress:
+        trainer.add_callback(_Bar())
+    return trainer
+
+
+class _Bar(ProgressCallback):  # type: ignore[misc]
+    """The library's progress bar, without the dictionaries that it prints between its lines."""
+
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        """Leave the bar alone: :class:`LossLog` says the same in a line of the log."""
+
+
+def last_checkpoint(work: Path) -> Path | None:
+    """Return the newest whole checkpoint of a work folder, and remove half-written ones.
+
+    The library writes ``trainer_state.json`` last: a checkpoint without it was being written when the run was killed.
+    """
+    whole: list[Path] = []
+    for folder in work.glob("checkpoint-*"):
+        try:
+            json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+            whole.append(folder)
+        except (OSError, ValueError):
+            logger.warning("%s was being written when the run ended; removed", folder)
+            shutil.rmtree(folder)
+    return max(whole, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
