@@ -6,6 +6,7 @@ A crash, a full disk or Ctrl-C leaves the old file (or none) and never a half-wr
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -34,15 +35,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     make_folder(target.parent)
     if target.is_dir():
         raise InputError("is a folder; give the name of a file to write", path=target)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    with _permission(target.parent):
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         # mkstemp makes files only their owner may read; what we hand over follows the user's umask.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -50,13 +50,18 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success it takes the place of ``path``."""
+    """Yield a temporary folder beside ``path``; on success it takes the place of ``path``.
+
+    Raises:
+        InputError: ``path``, or a parent of it, is a file.
+    """
     target = Path(path)
     make_folder(target.parent)
     if target.exists() and not target.is_dir():
         raise InputError("is a file; give the name of a folder to write", path=target)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-    temporary.chmod(0o755)
+    with _permission(target.parent):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    temporary.chmod(0o777 & ~_umask())
     try:
         yield temporary
         if target.exists():
@@ -77,13 +82,29 @@ def make_folder(path: str | Path) -> Path:
         InputError: The path, or a parent of it, is a file, or may not be written.
     """
     folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError("is a file where a folder is needed; give another output", path=folder) from error
-    except PermissionError as error:
-        raise InputError("may not be written; give another output", path=folder) from error
+    with _permission(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise InputError("is a file where a folder is needed; give another output", path=folder) from error
     return folder
+
+
+@contextlib.contextmanager
+def _permission(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise InputError("may not be written; give another output", path=folder) from error
+
+
+def _umask() -> int:
+    # The only way to read it is to set it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,24 +64,14 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
             if not isinstance(place, dict):
                 raise SettingsError(f"--set {override!r}: {parent!r} holds a value and has no keys below it")
         try:
-            place[last] = _number(yaml.safe_load(text))
+            place[last] = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise SettingsError(f"--set {override!r}: the value is not valid YAML") from error
     return result
 
 
-def _number(value: Any) -> Any:
-    # YAML 1.1 reads 3e-5 as text, which is how everybody writes a learning rate.
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() else value
-        except ValueError:
-            return value
-    return value
-
-
 def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else _number(value) for key, value in values.items()}
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def resolve(
@@ -88,28 +79,40 @@ def resolve(
 ) -> S:
     """Validate ``values`` with ``overrides`` as settings of ``kind``.
 
+    YAML 1.1 reads 3e-5 as text, which is how everybody writes a learning rate; validation makes it the number.
+
     Raises:
         SettingsError: One line for the first wrong key: what was given, what is allowed, the nearest right key.
     """
     try:
         return kind.model_validate(apply_overrides(values, overrides))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = sorted(keys_of(kind))
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) or difflib.get_close_matches(
-                key.rpartition(".")[2], [name.rpartition(".")[2] for name in known], n=1, cutoff=0.5
-            )
-            hint = f"did you mean {_whole(near[0], known)!r}?" if near else f"known keys: {', '.join(known)}"
-            raise SettingsError(f"unknown setting {key!r}; {hint}", path=path) from error
-        message = first["msg"].removeprefix("Value error, ")
-        given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
-        raise SettingsError(f"setting {key!r}: {message}{given}", path=path) from error
+        raise SettingsError(_explain(error, sorted(keys_of(kind))), path=path) from error
 
 
-def _whole(name: str, known: Sequence[str]) -> str:
-    return name if name in known else next(key for key in known if key.rpartition(".")[2] == name)
+def _explain(error: ValidationError, known: Sequence[str]) -> str:
+    first, *others = error.errors()
+    given = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"unknown setting {given!r}; {_nearest(given, known)}"
+    # Where a field takes several types, the place goes on below the key, and each type has its own complaint.
+    key = max((name for name in known if f"{given}.".startswith(f"{name}.")), key=len, default=given)
+    same = [entry for entry in others if ".".join(map(str, entry["loc"])).startswith(f"{key}.")]
+    messages = [entry["msg"].removeprefix("Value error, ") for entry in (first, *same)]
+    message = " or ".join(dict.fromkeys(messages))
+    if not key:
+        return message
+    value = "" if first["type"] == "missing" else f" (given: {textwrap.shorten(repr(first['input']), 80)})"
+    return f"setting {key!r}: {message}{value}"
+
+
+def _nearest(given: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    if not near:
+        leaves = {name.rpartition(".")[2]: name for name in known}
+        leaf = difflib.get_close_matches(given.rpartition(".")[2], list(leaves), n=1, cutoff=0.5)
+        near = [leaves[name] for name in leaf]
+    return f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
 
 
 def keys_of(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:

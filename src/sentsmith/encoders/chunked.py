@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 Features = Mapping[str, Tensor]
-"""Tokenised sentences: ``input_ids``, ``attention_mask`` and the like, each int64 ``[rows, width]``."""
+"""Tokenised sentences: ``input_ids``, ``attention_mask`` and the like, each int64 ``[rows, width]``; a tensor of one
+dimension (``prompt_length``) holds for all rows."""
 
 # What fills the columns that a narrower tensor lacks when tensors of different width are joined.
 _FILL = {"attention_mask": 0, "token_type_ids": 0}
@@ -108,7 +109,7 @@ def forward(model: nn.Module, features: Features, chunking: Chunking) -> Tensor:
     chunks = plan(mask.sum(dim=1).cpu(), chunking)
 
     def run(rows: Tensor) -> Tensor:
-        part = trim({key: value[rows] for key, value in features.items()})
+        part = trim({key: value[rows] if value.dim() == 2 else value for key, value in features.items()})
         vectors: Tensor = model(part)["sentence_embedding"]
         return vectors
 
@@ -130,4 +131,4 @@ def trim(features: Features) -> dict[str, Tensor]:
     if len(used) == 0:
         return dict(features)
     first, last = int(used[0]), int(used[-1]) + 1
-    return {key: value[:, first:last] for key, value in features.items()}
+    return {key: value[:, first:last] if value.dim() == 2 else value for key, value in features.items()}

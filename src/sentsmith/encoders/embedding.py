@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 # Without activations to keep for a backward pass, a chunk this size is the fastest here (benchmarks/chunks.py).
 INFERENCE = Chunking(tokens=1024, min_rows=8)
+PRECISIONS = ("fp32", "bf16")
 _BLOCK = 4096
 
 
@@ -41,8 +42,8 @@ class ModelEncoder:
         precision: str = "fp32",
         prompt: str | None = None,
     ) -> None:
-        if precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision {precision!r}: use 'fp32' or 'bf16'")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision {precision!r}: use one of {', '.join(PRECISIONS)}")
         self.model = model
         self.chunking = chunking
         self.precision = precision
@@ -58,12 +59,14 @@ class ModelEncoder:
         """
         if isinstance(sentences, str):
             raise TypeError("encode takes a list of sentences, not one string")
-        training = self.model.training
+        modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
             blocks = [self._block(sentences[i : i + _BLOCK]) for i in range(0, len(sentences), _BLOCK)]
         finally:
-            self.model.train(training)
+            # One by one: a part that stays in evaluation mode while the rest trains must not be switched on.
+            for module, mode in modes:
+                module.training = mode
         if not blocks:
             return np.empty((0, self.model.get_embedding_dimension() or 0), dtype=np.float32)
         return np.concatenate(blocks)
@@ -72,10 +75,13 @@ class ModelEncoder:
         features = self.model.preprocess(list(sentences), prompt=self.prompt)
         device = self.model.device
         tensors = {k: v.to(device) for k, v in features.items() if isinstance(v, torch.Tensor) and v.dim() == 2}
+        if "prompt_length" in features:
+            # Read by a pooling that leaves the prompt's tokens out.
+            tensors["prompt_length"] = torch.tensor([int(features["prompt_length"])])
         half = torch.autocast(device.type, torch.bfloat16) if self.precision == "bf16" else contextlib.nullcontext()
         with half:
             vectors = forward(self.model, tensors, self.chunking)
-        return vectors.float().cpu().numpy()
+        return vectors[:, : self.model.truncate_dim].float().cpu().numpy()
 
 
 def as_encoder(model: SentenceTransformer, *, precision: str = "fp32") -> ModelEncoder:

@@ -49,11 +49,13 @@ def load(
         SentsmithError: The name needs a hub that cannot be reached, or the packaged weights are not the official ones.
     """
     import torch
+    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
 
     folder = resolve(name)
     _refuse_pickled_weights(folder)
     classes = _our_module_classes(folder)
+    damaged = (ImportError, SafetensorError)
     model_kwargs: dict[str, Any] = {"use_safetensors": True, "dtype": getattr(torch, dtype or "float32")}
     try:
         model: SentenceTransformer = SentenceTransformer._load_with_module_classes(  # noqa: SLF001 - the door
@@ -64,7 +66,7 @@ def load(
             local_files_only=True,
             model_kwargs=model_kwargs,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, AttributeError, *damaged) as error:
         first = str(error).strip().partition("\n")[0]
         raise InputError(f"cannot be loaded as a model: {first}", path=folder) from error
     model.eval()
@@ -115,7 +117,7 @@ def _download(name: str) -> Path:
     except HFValidationError as error:
         raise InputError(f"{name!r} is no folder here and no valid hub name") from error
     except RepositoryNotFoundError as error:
-        raise InputError(f"{name!r} is no folder here, and the hub does not know it") from error
+        raise InputError(f"{name!r} is no folder here, and the hub does not know it, or not to you") from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise SentsmithError(
             f"{name!r} is no folder here and would come from the model hub, which cannot be reached; "

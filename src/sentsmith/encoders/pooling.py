@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from sentsmith.errors import InputError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from torch import nn
 
 Pooling = Literal["cls", "mean", "last", "first_last"]
 """``cls``: last layer at the first token. ``mean``: mask-weighted mean. ``last``: the last token that is no padding.
@@ -24,7 +27,6 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     Raises:
         InputError: An unknown pooling, or the first module is no transformer.
     """
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
@@ -34,7 +36,7 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     if not isinstance(transformer, Transformer):
         raise InputError(f"pooling can be chosen for transformers only, not for {type(transformer).__name__}")
     dimension = transformer.get_embedding_dimension()
-    modules = [transformer]
+    modules: list[nn.Module] = [transformer]
     if pooling == "first_last":
         modules.append(_first_and_last(transformer, dimension))
     else:
@@ -42,10 +44,24 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     modules.append(PoolingModule(dimension, pooling_mode=_LIBRARY_NAMES[pooling]))
     if isinstance(model[-1], Normalize):
         modules.append(model[-1])
-    return SentenceTransformer(modules=modules, device=str(model.device))
+    return rebuilt(model, modules)
 
 
-def _first_and_last(transformer, dimension: int):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - library modules
+def rebuilt(model: SentenceTransformer, modules: Sequence[nn.Module]) -> SentenceTransformer:
+    """Return ``model`` made of other modules (weights are shared), with its prompts and its similarity kept."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(
+        modules=list(modules),
+        device=str(model.device),
+        prompts={name: text or "" for name, text in model.prompts.items()},
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+    )
+
+
+def _first_and_last(transformer: Transformer, dimension: int) -> nn.Module:
     import torch
     from sentence_transformers.sentence_transformer.modules import WeightedLayerPooling
 

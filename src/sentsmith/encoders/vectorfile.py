@@ -22,7 +22,7 @@ from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.lines import STDIN
 from sentsmith.corpus.reading import read_sentences
 from sentsmith.encoders.protocol import Encoder
-from sentsmith.errors import InputError
+from sentsmith.errors import InputError, SettingsError
 from sentsmith.files import atomic_path, make_folder, sha256, write_json
 
 logger = logging.getLogger(__name__)
@@ -49,25 +49,28 @@ def embed_path(
     Raises:
         InputError: The sentences or the model cannot be read, or the output cannot be written.
     """
-    from sentsmith.encoders.embedding import as_encoder
+    from sentsmith.encoders.embedding import PRECISIONS, as_encoder
     from sentsmith.encoders.loading import load, resolve
 
+    if precision not in PRECISIONS:
+        raise SettingsError(f"precision {precision!r} is unknown; use one of {', '.join(PRECISIONS)}")
     target = checked_output(output, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         path = Path(sentences)
         if str(sentences) == STDIN:
             path = target.with_name(target.name + ".stdin.txt")
             stack.callback(path.unlink, missing_ok=True)
-            with path.open("w", encoding="utf-8") as spool:
+            with path.open("w", encoding="utf-8", newline="\n") as spool:
                 spool.writelines(f"{line}\n" for line in read_sentences(STDIN))
+        folder = resolve(model)
         key = {
             "data": data_hash(path),
             "column": column,
-            "model": sha256(resolve(model)),
+            "model": sha256(folder),
             "precision": precision,
             "version": __version__,
         }
-        encoder = as_encoder(load(model, trust_remote_code=trust_remote_code), precision=precision)
+        encoder = as_encoder(load(folder, trust_remote_code=trust_remote_code), precision=precision)
         return embed_file(
             lambda: read_sentences(path, column=column),
             target,
@@ -124,11 +127,13 @@ def embed_file(
     target = checked_output(output, overwrite=overwrite)
     part, state = target.with_name(target.name + ".part"), target.with_name(target.name + ".part.json")
     done = _resumable(part, state, key)
+    # Opened before the part, so that input that cannot be read leaves nothing behind.
+    stream_of_sentences = iter(sentences())
     advance(done["rows"])
     with part.open("r+b" if part.exists() else "w+b") as stream:
         stream.truncate(done["rows"] * done["dimension"] * 4)
         stream.seek(0, os.SEEK_END)
-        for block in _blocks(itertools.islice(sentences(), done["rows"], None)):
+        for block in _blocks(itertools.islice(stream_of_sentences, done["rows"], None)):
             vectors = np.ascontiguousarray(encoder.encode(block), dtype=np.float32)
             stream.write(vectors.tobytes())
             stream.flush()

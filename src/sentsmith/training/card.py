@@ -7,6 +7,14 @@ from typing import Any
 
 import yaml
 
+_USE = """```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["A sentence.", "Another one."])
+```
+"""
+
 
 def render(record: dict[str, Any], notes: Sequence[str] = ()) -> str:
     """Return the card (Markdown with the hub's YAML header) of a run.
@@ -30,12 +38,12 @@ def render(record: dict[str, Any], notes: Sequence[str] = ()) -> str:
     parts = [
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
         f"# A sentence-embedding model by {record['method']}\n",
-        f"Started from `{settings['model']}`, trained with sentsmith {record['versions']['sentsmith']} "
-        f"on {data['rows']} rows ({', '.join(data['columns'])}).\n",
+        (
+            f"Started from `{settings['model']}`, trained with sentsmith {record['versions']['sentsmith']} "
+            f"on {data['rows']} rows ({', '.join(data['columns'])}).\n"
+        ),
         "## Use\n",
-        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        'model = SentenceTransformer("path/to/this/folder")\n'
-        'vectors = model.encode(["A sentence.", "Another one."])\n```\n',
+        _USE,
         "## How it was made\n",
         *_facts(record),
         "",
@@ -53,10 +61,11 @@ def _facts(record: dict[str, Any]) -> list[str]:
     facts = [
         f"- data: `{data['path']}`, sha256 `{data['sha256'][:16]}…`, "
         + ("audited for overlap with test sets" if data["audit"] else "not audited for overlap with test sets"),
-        f"- seed: {record['settings']['training']['seed']}",
         f"- cost: {record['seconds']['train']:.0f} s on {hardware['cpu']} ({hardware['cores']} cores{gpu})",
-        f"- checkpoint: {_choice(record.get('selection'))}",
     ]
+    # A method that computes its map has neither steps nor chance.
+    if training := record["settings"].get("training"):
+        facts += [f"- seed: {training['seed']}", f"- checkpoint: {_choice(record.get('selection'))}"]
     if record["commit"]:
         facts.append(f"- code: commit `{record['commit']}`")
     return facts

@@ -69,7 +69,7 @@ def _time(
         start = time.perf_counter()
         with torch.autocast(device, half) if half else contextlib.nullcontext():
             vectors = forward(model, features, chunking)
-        vectors.float().square().mean().backward()
+        torch.autograd.backward(vectors.float().square().mean())
         if device == "cuda":
             torch.cuda.synchronize()
         runs.append(time.perf_counter() - start)

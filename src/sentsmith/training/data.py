@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sentsmith.corpus.audit import find_record
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.errors import InputError
-from sentsmith.training.settings import DataSettings
+from sentsmith.training.settings import SourceSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,6 +29,7 @@ class TrainingRows:
 
     Attributes:
         path: Where they came from.
+        sha256: Of that file or folder.
         train: Columns in sentence-transformers' order.
         held_out: The same columns; empty when dev files choose the checkpoint.
         audit: The record of the overlap audit of this very file, or None.
@@ -36,6 +37,7 @@ class TrainingRows:
     """
 
     path: str
+    sha256: str
     train: Dataset
     held_out: Dataset
     audit: dict[str, Any] | None
@@ -45,7 +47,7 @@ class TrainingRows:
         """Return what the run record keeps of the data."""
         return {
             "path": self.path,
-            "sha256": data_hash(self.path),
+            "sha256": self.sha256,
             "rows": len(self.train),
             "held_out_rows": len(self.held_out),
             "columns": list(self.train.column_names),
@@ -53,12 +55,20 @@ class TrainingRows:
         }
 
 
-def load_rows(settings: DataSettings, read: Callable[[str], Iterable[dict[str, str]]], *, seed: int) -> TrainingRows:
-    """Read the training rows and hold some out if no dev file chooses the checkpoint.
+def load_rows(
+    settings: SourceSettings,
+    read: Callable[[str], Iterable[dict[str, str]]],
+    *,
+    held_out: float = 0.0,
+    seed: int = 0,
+) -> TrainingRows:
+    """Read the training rows and hold some out.
 
     Args:
-        settings: Which file, how many rows, which share to hold out.
+        settings: Which file, and how many rows.
         read: Opens a path as rows with equal columns.
+        held_out: Share of the rows to keep apart, at most 1,000 of them. Nothing is, where the share is a single row:
+            no choice can be made by it.
         seed: Chooses the held-out rows.
 
     Raises:
@@ -70,11 +80,13 @@ def load_rows(settings: DataSettings, read: Callable[[str], Iterable[dict[str, s
     if not rows:
         raise InputError("holds no rows to train on", path=settings.train)
     names = list(rows[0])
-    held = 0 if settings.dev else min(int(len(rows) * settings.held_out), _MOST_HELD_OUT)
+    held = min(int(len(rows) * held_out), _MOST_HELD_OUT)
+    held = held if held >= 2 else 0
     chosen = set(random.Random(seed).sample(range(len(rows)), held))
     audit, warnings = _audit(settings.train)
     return TrainingRows(
         path=settings.train,
+        sha256=data_hash(settings.train),
         train=_columns(Dataset, names, [row for i, row in enumerate(rows) if i not in chosen]),
         held_out=_columns(Dataset, names, [rows[i] for i in sorted(chosen)]),
         audit=audit,

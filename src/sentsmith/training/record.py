@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import importlib.metadata
 import json
@@ -79,7 +79,7 @@ def settings_hash(settings: Settings) -> str:
 
 def now() -> str:
     """Return the time, UTC, to the second, in ISO format."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def read(folder: str | Path) -> dict[str, Any] | None:

@@ -15,27 +15,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from transformers import set_seed
 
 from sentsmith import settings as settings_io
 from sentsmith.encoders.chunked import Chunking
-from sentsmith.errors import InputError, SentsmithError
-from sentsmith.files import make_folder, write_json
+from sentsmith.errors import InputError
+from sentsmith.files import write_json
 from sentsmith.training import card, record
+from sentsmith.training.blend import Blend
 from sentsmith.training.chunks import measured
 from sentsmith.training.data import TrainingRows
+from sentsmith.training.output import Output
 from sentsmith.training.precision import resolve_precision
 from sentsmith.training.selection import BestKeeper, HeldOutJudge, Judge, JudgeEvaluator, ScoredPairsJudge
-from sentsmith.training.settings import Recipe
-from sentsmith.training.trainer import LossLog, Trainer, last_checkpoint, make_trainer
+from sentsmith.training.settings import BaseRecipe, Recipe
+from sentsmith.training.trainer import LossLog, Trainer, check_finite, last_checkpoint, make_trainer
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
 logger = logging.getLogger(__name__)
-WORK = "work"
 
 
 @dataclass
@@ -59,54 +59,21 @@ class Plan:
     notes: Sequence[str] = ()
 
 
-def open_output(output: str | Path, recipe: Recipe, *, resume: bool, overwrite: bool) -> Path:
-    """Return the run's work folder, made or found.
-
-    Raises:
-        InputError: The output is a file, holds a finished run (and ``overwrite`` is off), holds an unfinished one (and
-            neither ``resume`` nor ``overwrite`` is on), holds something else, or was begun with other settings.
-    """
-    folder = Path(output)
-    if folder.is_file():
-        raise InputError("is a file; give a folder for the model", path=folder)
-    work = folder / WORK
-    if overwrite and folder.exists():
-        if any(folder.iterdir()) and not (work.exists() or (folder / record.RECORD).exists()):
-            raise InputError("holds something that is no run of sentsmith; --overwrite will not delete it", path=folder)
-        shutil.rmtree(folder)
-    if (folder / record.RECORD).exists():
-        raise InputError("holds a finished run; give another folder, or --overwrite", path=folder)
-    if work.exists() and not resume:
-        raise InputError("holds an unfinished run; go on with --resume, or start again with --overwrite", path=folder)
-    if resume and not work.exists():
-        raise InputError("holds no unfinished run; leave --resume away to start one", path=folder)
-    if not work.exists() and folder.exists() and any(folder.iterdir()):
-        raise InputError("is not empty; give another folder", path=folder)
-    begun = work / record.SETTINGS
-    if begun.exists():
-        earlier = settings_io.resolve(type(recipe), settings_io.read_yaml(begun), path=begun)
-        if earlier != recipe:
-            raise InputError("was begun with other settings; give those, or --overwrite", path=begun)
-    make_folder(work)
-    settings_io.save(recipe, begun)
-    return work
-
-
-def train(recipe: Recipe, plan: Plan, work: Path, *, progress: bool = False) -> dict[str, Any]:
+def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False) -> dict[str, Any]:
     """Train, choose the checkpoint, save the model and its record.
 
     Args:
         recipe: The resolved settings.
         plan: What the method brings.
-        work: From :func:`open_output`; the model goes to its parent.
+        output: Where to.
         progress: Draw a progress bar.
 
     Returns:
         The run record, as written to ``run.json``.
 
     Raises:
-        SentsmithError: The loss is not finite.
-        InputError: Too few rows for one batch.
+        SentsmithError: The loss, a score or a weight is not finite.
+        InputError: Too few rows for one batch, a dev file that is wrong, or see :meth:`Output.open`.
     """
     begun = time.perf_counter()
     training, warnings = recipe.training, list(plan.rows.warnings)
@@ -120,7 +87,8 @@ def train(recipe: Recipe, plan: Plan, work: Path, *, progress: bool = False) -> 
             path=recipe.data.train,
         )
     precision = resolve_precision(training.precision, plan.model.device.type)
-    start = {k: v.detach().clone() for k, v in plan.model.state_dict().items()} if training.blend < 1 else None
+    work = output.open(recipe, plan.rows.sha256)
+    blend = Blend(plan.model, training.blend)
     with ExitStack() as stack:
         stack.enter_context(_max_length(plan.model, training.max_length))
         chunking = _chunking(recipe, plan, work, precision)
@@ -132,16 +100,15 @@ def train(recipe: Recipe, plan: Plan, work: Path, *, progress: bool = False) -> 
             training,
             work=work,
             precision=precision,
-            evaluator=None if judge is None else JudgeEvaluator(judge, plan.readout),
+            evaluator=None if judge is None else JudgeEvaluator(judge, plan.readout, blend),
             callbacks=[keeper, LossLog()],
             progress=progress,
         )
         _fit(trainer, keeper, work)
     seconds = time.perf_counter() - begun
-    if training.select == "best" and keeper.best is not None:
+    if training.select == "best":
         keeper.restore()
-    if start is not None:
-        _blend(plan.model, start, training.blend)
+    blend.apply(plan.model)
     final = plan.readout(plan.model)
     result = _record(recipe, plan, trainer, keeper, judge, precision, chunking, seconds, warnings)
     finish(final, recipe, result, work, notes=plan.notes)
@@ -150,7 +117,7 @@ def train(recipe: Recipe, plan: Plan, work: Path, *, progress: bool = False) -> 
 
 def finish(
     model: SentenceTransformer,
-    recipe: Recipe,
+    recipe: BaseRecipe,
     result: dict[str, Any],
     work: Path,
     *,
@@ -173,7 +140,7 @@ def finish(
     logger.info("saved %s", folder)
 
 
-def base_record(recipe: Recipe, rows: TrainingRows, seconds: float, warnings: Sequence[str]) -> dict[str, Any]:
+def base_record(recipe: BaseRecipe, rows: TrainingRows, seconds: float, warnings: Sequence[str]) -> dict[str, Any]:
     """Return the part of the run record that every method has."""
     return {
         "kind": "training",
@@ -205,15 +172,12 @@ def _judge(recipe: Recipe, plan: Plan) -> Judge | None:
 def _fit(trainer: Trainer, keeper: BestKeeper, work: Path) -> None:
     checkpoint = last_checkpoint(work)
     if checkpoint is not None:
-        step = int(checkpoint.name.rpartition("-")[2])
-        logger.info("going on after step %d", step)
-        keeper.recall(step)
-    outcome = trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    loss = outcome.training_loss
-    if loss != loss or loss in (float("inf"), float("-inf")):
-        raise SentsmithError(
-            f"the training loss became {loss}; lower training.learning_rate, or train in fp32 (training.precision)"
-        )
+        logger.info("going on after step %s", checkpoint.name.rpartition("-")[2])
+        keeper.recall()
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    # The last update is followed by no loss that would show it.
+    for name, weights in trainer.model.named_parameters():
+        check_finite(float(weights.detach().abs().max()), f"the weights {name}")
 
 
 class _max_length:  # noqa: N801 - reads as a statement
@@ -236,13 +200,6 @@ def _chunking(recipe: Recipe, plan: Plan, work: Path, precision: str) -> Chunkin
         batch = [plan.rows.train[i] for i in range(min(recipe.training.batch_size, len(plan.rows.train)))]
         wanted = measured(plan.model, batch, work / "chunks.json", precision=precision, min_rows=min_rows)
     return Chunking(tokens=wanted, min_rows=min_rows, recompute=recipe.training.recompute)
-
-
-@torch.no_grad()
-def _blend(model: nn.Module, start: dict[str, torch.Tensor], weight: float) -> None:
-    for name, value in model.state_dict().items():
-        if value.is_floating_point():
-            value.lerp_(start[name].to(value.device), 1.0 - weight)
 
 
 def _record(

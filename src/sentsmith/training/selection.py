@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,8 @@ from sentsmith.encoders.protocol import Encoder
 from sentsmith.evaluation.pairs import read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
 from sentsmith.files import atomic_path, write_json
+from sentsmith.training.blend import Blend
+from sentsmith.training.trainer import check_finite
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -105,34 +107,43 @@ class Score:
     score: float
 
 
-class JudgeEvaluator(BaseEvaluator):  # type: ignore[misc]
+class JudgeEvaluator(BaseEvaluator):
     """A judge as an evaluator of sentence-transformers' trainer.
 
     Args:
         judge: What scores.
         readout: Turns the model in training into the one that will be used (a head may be for training only).
+        blend: How its weights will be averaged with the start model's.
     """
 
-    def __init__(self, judge: Judge, readout: Any) -> None:
-        super().__init__()
+    def __init__(
+        self, judge: Judge, readout: Callable[[SentenceTransformer], SentenceTransformer], blend: Blend
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.judge = judge
         self.readout = readout
+        self.blend = blend
 
     def __call__(
         self,
-        model: SentenceTransformer,
-        output_path: str | None = None,  # noqa: ARG002 - the library's signature
-        epoch: float = -1,  # noqa: ARG002
-        steps: int = -1,  # noqa: ARG002
+        model: SentenceTransformer,  # type: ignore[override]
+        output_path: str | None = None,
+        epoch: float = -1,
+        steps: int = -1,
     ) -> dict[str, float]:
         """Return the score under the name that the trainer and the trackers show."""
-        return {METRIC: self.judge.score(ModelEncoder(self.readout(model)))}
+        with self.blend.applied(model):
+            score = self.judge.score(ModelEncoder(self.readout(model)))
+        check_finite(score, f"the {self.judge.metric} on {self.judge.source}, at step {steps},")
+        return {METRIC: score}
 
 
-class BestKeeper(TrainerCallback):  # type: ignore[misc]
+class BestKeeper(TrainerCallback):
     """Keeps the weights of the best step so far, and the history of scores, in the work folder.
 
-    A run that is resumed forgets the scores after the step that it resumes from: it will see them again.
+    Weights and scores are written so that a kill at any moment leaves a history whose best step has its weights. A run
+    that is resumed takes up the whole history, also of the steps after its checkpoint, and does not note those again:
+    their weights may be the ones that were kept.
 
     Args:
         folder: The run's work folder.
@@ -141,39 +152,51 @@ class BestKeeper(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, folder: Path, model: SentenceTransformer, *, keep_weights: bool) -> None:
-        self.weights = folder / "best.safetensors"
+        self.folder = folder
         self.log = folder / "selection.json"
         self.model = model
         self.keep_weights = keep_weights
         self.history: list[Score] = []
 
-    def recall(self, step: int) -> None:
-        """Take up the history of a run that is resumed at ``step``."""
+    def recall(self) -> None:
+        """Take up the history of the run that is resumed."""
         if self.log.is_file():
-            found = [Score(**entry) for entry in json.loads(self.log.read_text(encoding="utf-8"))]
-            self.history = [entry for entry in found if entry.step <= step]
+            self.history = [Score(**entry) for entry in json.loads(self.log.read_text(encoding="utf-8"))]
 
     @property
     def best(self) -> Score | None:
         """The best score so far; the earliest of equals."""
         return max(self.history, key=lambda entry: (entry.score, -entry.step), default=None)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:  # noqa: ARG002
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
         """Note the score of this step; keep the weights if it is the best."""
-        if not state.is_world_process_zero or any(entry.step == state.global_step for entry in self.history):
+        known = any(entry.step == state.global_step for entry in self.history)
+        if metrics is None or known or not state.is_world_process_zero:
             return
         score = float(metrics[f"eval_{METRIC}"])
         before = self.best
         if self.keep_weights and (before is None or score > before.score):
-            with atomic_path(self.weights) as temporary:
+            with atomic_path(self._weights(state.global_step)) as temporary:
                 save_file(
                     {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()},
                     temporary,
                 )
         self.history.append(Score(state.global_step, score))
         write_json(self.log, [asdict(entry) for entry in self.history])
+        self._forget_others()
         logger.info("step %d: dev %.4f", state.global_step, score)
 
     def restore(self) -> None:
         """Put the best step's weights into the model."""
-        self.model.load_state_dict(load_file(self.weights))
+        if self.best is not None:
+            self.model.load_state_dict(load_file(self._weights(self.best.step)))
+
+    def _weights(self, step: int) -> Path:
+        return self.folder / f"best-{step}.safetensors"
+
+    def _forget_others(self) -> None:
+        for file in self.folder.glob("best-*.safetensors"):
+            if self.best is None or file != self._weights(self.best.step):
+                file.unlink()

@@ -9,17 +9,22 @@ from pydantic import Field, field_validator
 from sentsmith.settings import Settings
 
 
-class DataSettings(Settings):
-    """What is trained on, and what chooses the checkpoint."""
+class SourceSettings(Settings):
+    """What is trained on."""
 
     train: str = Field(description="File or folder of training rows")
+    column: str | None = Field(default=None, description="Text column, where a file has several (sentences only)")
+    limit: int | None = Field(default=None, ge=2, description="Use the first rows only")
+
+
+class DataSettings(SourceSettings):
+    """What is trained on, and what chooses the checkpoint."""
+
     dev: tuple[str, ...] = Field(
         default=(),
         description="Files of scored pairs; the mean of their Spearman correlations chooses the checkpoint. "
         "Without any, a held-out part of the training rows does",
     )
-    column: str | None = Field(default=None, description="Text column, where a file has several (sentences only)")
-    limit: int | None = Field(default=None, ge=2, description="Use the first rows only")
     held_out: float = Field(
         default=0.02,
         ge=0.0,
@@ -78,10 +83,16 @@ class TrainingSettings(Settings):
         return value
 
 
-class Recipe(Settings):
+class BaseRecipe(Settings):
     """What every recipe has."""
 
     method: str = Field(description="Name of the folder under methods/")
     model: str = Field(default="minilm", description="Folder, hub name, or minilm")
+    data: SourceSettings
+
+
+class Recipe(BaseRecipe):
+    """What every recipe has whose model is trained step by step."""
+
     data: DataSettings
     training: TrainingSettings = TrainingSettings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +15,12 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from sentsmith.errors import SentsmithError
 from sentsmith.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
     from torch import nn
 
     from sentsmith.training.selection import JudgeEvaluator
@@ -25,28 +28,48 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Trainer(SentenceTransformerTrainer):  # type: ignore[misc]
+class Trainer(SentenceTransformerTrainer):
     """The library's trainer, without its model card (we write our own) and without pickled arguments in checkpoints."""
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Gather nothing for the library's card: its statistics tokenise the data again."""
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:  # noqa: ARG002 - the library's signature
-        self.model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
 
 
-class LossLog(TrainerCallback):  # type: ignore[misc]
+class LossLog(TrainerCallback):
     """Logs the training loss, one line each time the trainer does."""
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:  # noqa: ARG002
-        """Log step, loss and learning rate."""
-        if state.is_world_process_zero and logs and "loss" in logs:
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        """Log step, loss and learning rate; end a run whose loss is not a number any more.
+
+        Raises:
+            SentsmithError: The loss is not finite.
+        """
+        if not logs or "loss" not in logs:
+            return
+        check_finite(logs["loss"], f"the training loss of step {state.global_step}")
+        if state.is_world_process_zero:
             rate = logs.get("learning_rate", 0.0)
             logger.info("step %d/%d: loss %.4f, rate %.2e", state.global_step, state.max_steps, logs["loss"], rate)
 
 
+def check_finite(value: float, what: str) -> None:
+    """End a run that has gone wrong, before the rest of its hours are spent.
+
+    Raises:
+        SentsmithError: ``value`` is NaN or infinite.
+    """
+    if not math.isfinite(value):
+        raise SentsmithError(
+            f"{what} became {value}; begin again (--overwrite) with a lower training.learning_rate, or with "
+            "training.precision fp32"
+        )
+
+
 def make_trainer(
-    model: nn.Module,
+    model: SentenceTransformer,
     loss: nn.Module,
     rows: Dataset,
     settings: TrainingSettings,
@@ -57,7 +80,11 @@ def make_trainer(
     callbacks: Sequence[TrainerCallback],
     progress: bool,
 ) -> Trainer:
-    """Return a trainer over ``rows``, set up by ``settings``; its checkpoints go to ``work``."""
+    """Return a trainer over ``rows``, set up by ``settings``; its checkpoints go to ``work``.
+
+    A run that goes on from a checkpoint has judged its start already: judging again would be a step that the run
+    without a break does not have.
+    """
     steps = settings.max_steps or -1
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(work),
@@ -81,11 +108,13 @@ def make_trainer(
         dataloader_drop_last=True,
         eval_strategy="no" if evaluator is None else "steps",
         eval_steps=settings.eval_steps,
-        eval_on_start=evaluator is not None,
+        eval_on_start=evaluator is not None and last_checkpoint(work) is None,
         save_strategy="steps",
         save_steps=settings.save_steps,
         save_total_limit=1,
         logging_steps=min(10, max(1, settings.eval_steps // 5)),
+        # By default the trainer shows the mean of earlier losses in place of a NaN.
+        logging_nan_inf_filter=False,
         disable_tqdm=not progress,
         report_to="none",
     )
@@ -105,7 +134,7 @@ def make_trainer(
     return trainer
 
 
-class _Bar(ProgressCallback):  # type: ignore[misc]
+class _Bar(ProgressCallback):
     """The library's progress bar, without the dictionaries that it prints between its lines."""
 
     def on_log(self, *args: Any, **kwargs: Any) -> None:

@@ -70,7 +70,8 @@ def info_nce(
         removed[own, own] = False
         # −inf and not a factor of 0: a masked candidate must vanish from the sum, not act as a cosine of 0.
         logits = logits.masked_fill(removed, float("-inf"))
-    return functional.cross_entropy(logits, own)
+    loss: Tensor = functional.cross_entropy(logits, own)
+    return loss
 
 
 def _check(
@@ -103,7 +104,7 @@ def distinct(features: Features, rows: int) -> Tensor:
     ids = features["input_ids"] * features["attention_mask"] - (1 - features["attention_mask"])
     _, text = torch.unique(ids, dim=0, return_inverse=True)
     anchors, candidates = text[:rows, None], text[None, rows:]
-    keep = (candidates != anchors) & (candidates != text[rows : 2 * rows, None])
+    keep: Tensor = (candidates != anchors) & (candidates != text[rows : 2 * rows, None])
     own = torch.arange(rows, device=keep.device)
     keep[own, own] = True
     return keep
@@ -154,7 +155,7 @@ class SimCSELoss(nn.Module):
         features = join(columns, pad_token_id=self.pad_token_id)
         vectors = forward(self.model, features, self.chunking)
         return info_nce(
-            *vectors.split(rows),
+            *torch.split(vectors, rows),
             temperature=self.temperature,
             keep=distinct(features, rows) if self.mask_duplicates else None,
             hard_negative_log_weight=self.hard_negative_log_weight,

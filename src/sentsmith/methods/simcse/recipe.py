@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sentsmith.encoders.pooling import Pooling
+from sentsmith.errors import InputError
 from sentsmith.settings import Settings
 from sentsmith.training.settings import Recipe as SharedRecipe
 
@@ -54,6 +55,14 @@ class Recipe(SharedRecipe):
     method: Literal["simcse"] = "simcse"
     simcse: SimcseSettings = SimcseSettings()
 
+    @model_validator(mode="after")
+    def _settings_of_the_other_form(self) -> Self:
+        if self.simcse.rows == "triplets" and self.data.column is not None:
+            raise ValueError("data.column is for simcse.rows sentences; triplets are found by their columns' names")
+        if self.simcse.rows == "sentences" and self.simcse.hard_negative_log_weight != 0.0:
+            raise ValueError("simcse.hard_negative_log_weight needs simcse.rows triplets; sentences have no negative")
+        return self
+
 
 def run(
     recipe: Recipe,
@@ -73,10 +82,17 @@ def run(
 
     from sentsmith.encoders.loading import load
     from sentsmith.training.data import load_rows
-    from sentsmith.training.run import Plan, open_output, train
+    from sentsmith.training.output import Output
+    from sentsmith.training.run import Plan, train
 
-    work = open_output(output, recipe, resume=resume, overwrite=overwrite)
-    rows = load_rows(recipe.data, lambda path: _rows(path, recipe), seed=recipe.training.seed)
+    place = Output(Path(output), resume, overwrite)
+    place.check(recipe)
+    rows = load_rows(
+        recipe.data,
+        lambda path: _rows(path, recipe),
+        held_out=0.0 if recipe.data.dev else recipe.data.held_out,
+        seed=recipe.training.seed,
+    )
     # A new head draws its weights: the seed has to stand before the model is built.
     set_seed(recipe.training.seed)
     model = prepare(load(recipe.model), recipe.simcse)
@@ -88,15 +104,14 @@ def run(
         temperature=recipe.simcse.temperature,
         notes=[f"Method: {'un' if recipe.simcse.rows == 'sentences' else ''}supervised SimCSE (Gao et al. 2021)."],
     )
-    return train(recipe, plan, work, progress=progress)
+    return train(recipe, plan, place, progress=progress)
 
 
 def prepare(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTransformer:
     """Return the model to train: with the pooling, the dropout and the head that the settings ask for."""
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
 
-    from sentsmith.encoders.pooling import with_pooling
+    from sentsmith.encoders.pooling import rebuilt, with_pooling
 
     if settings.pooling is not None:
         model = with_pooling(model, settings.pooling)
@@ -105,29 +120,45 @@ def prepare(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTra
     if settings.head == "none":
         return model
     dimension = model.get_embedding_dimension()
+    if dimension is None:
+        raise InputError("a head needs a model that says how long its vectors are; use simcse.head: none")
     # Dense is tanh(W·h + b) unless told otherwise.
-    return SentenceTransformer(modules=[*model, Dense(dimension, dimension)], device=str(model.device))
+    modules = list(model)
+    modules.insert(_head_place(model), Dense(dimension, dimension))
+    return rebuilt(model, modules)
+
+
+def _head_place(model: SentenceTransformer) -> int:
+    # A closing normalisation stays the last: the head reads the vector as it was pooled.
+    from sentence_transformers.base.modules import Normalize
+
+    return len(model) - isinstance(model[-1], Normalize)
 
 
 def readout(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTransformer:
     """Return the model as it will be used: without a head that was for training only; weights are shared."""
-    from sentence_transformers import SentenceTransformer
+    from sentsmith.encoders.pooling import rebuilt
 
     if settings.head != "training":
         return model
-    return SentenceTransformer(modules=list(model)[:-1], device=str(model.device))
+    modules = list(model)
+    del modules[_head_place(model) - 1]
+    return rebuilt(model, modules)
 
 
 def _set_dropout(model: SentenceTransformer, rate: float) -> None:
     import torch
 
-    config = model[0].model.config
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
-        if hasattr(config, name):
-            setattr(config, name, rate)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = rate
+    # The configuration, so that the saved model says so; the modules, since they have read it already. Decoders keep
+    # a number of their own for the attention.
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+    transformer: Any = model[0]
+    for holder in (transformer.model.config, *model.modules()):
+        for name in names:
+            if isinstance(getattr(holder, name, None), float):
+                setattr(holder, name, rate)
+        if isinstance(holder, torch.nn.Dropout):
+            holder.p = rate
 
 
 def _loss(model: SentenceTransformer, chunking: Chunking, settings: SimcseSettings) -> SimCSELoss:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from sentsmith.encoders.pooling import Pooling
 from sentsmith.settings import Settings
-from sentsmith.training.settings import DataSettings
+from sentsmith.training.settings import BaseRecipe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -28,12 +28,10 @@ class WhiteningSettings(Settings):
     pooling: Pooling | None = Field(default=None, description="Replaces the model's pooling; null keeps its own")
 
 
-class Recipe(Settings):
-    """A whitening recipe. There is no ``training``: the map is computed, not learned."""
+class Recipe(BaseRecipe):
+    """A whitening recipe. There is no ``training``, and nothing to choose: the map is computed, not learned."""
 
     method: Literal["whitening"] = "whitening"
-    model: str = Field(default="minilm", description="Folder, hub name, or minilm")
-    data: DataSettings
     whitening: WhiteningSettings = WhiteningSettings()
 
 
@@ -57,13 +55,14 @@ def run(
     from sentsmith.errors import SettingsError
     from sentsmith.methods.whitening.objective import fit_whitening
     from sentsmith.training.data import load_rows
-    from sentsmith.training.run import base_record, finish, open_output
+    from sentsmith.training.output import Output
+    from sentsmith.training.run import base_record, finish
 
-    work = open_output(output, recipe, resume=resume, overwrite=overwrite)
+    place = Output(Path(output), resume, overwrite)
+    place.check(recipe)
     begun = time.perf_counter()
-    data = recipe.data.model_copy(update={"held_out": 0.0})
     rows = load_rows(
-        data, lambda path: ({"sentence": s} for s in read_sentences(path, column=recipe.data.column)), seed=0
+        recipe.data, lambda path: ({"sentence": s} for s in read_sentences(path, column=recipe.data.column))
     )
     model = load(recipe.model)
     if recipe.whitening.pooling is not None:
@@ -77,14 +76,16 @@ def run(
         rows.warnings.append(f"{len(vectors)} sentences cannot span {vectors.shape[1]} dimensions; bring more")
     result = base_record(recipe, rows, time.perf_counter() - begun, rows.warnings)
     result["selection"] = None
+    work = place.open(recipe, rows.sha256)
     finish(_with_map(model, fitted), recipe, result, work, notes=["Method: BERT-whitening (Su et al. 2021)."])
     return result
 
 
 def _with_map(model: SentenceTransformer, fitted: Whitening) -> SentenceTransformer:
     import torch
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
+
+    from sentsmith.encoders.pooling import rebuilt
 
     weight = torch.from_numpy(fitted.matrix.T.copy()).float()
     bias = torch.from_numpy(-fitted.mean @ fitted.matrix).float()
@@ -95,4 +96,4 @@ def _with_map(model: SentenceTransformer, fitted: Whitening) -> SentenceTransfor
         init_weight=weight,
         init_bias=bias,
     )
-    return SentenceTransformer(modules=[*model, dense], device=str(model.device))
+    return rebuilt(model, [*model, dense])
