@@ -10,7 +10,7 @@ import typer
 from sentsmith.cli.console import Json, Quiet, say, show_json, show_table, start
 
 
-def audit(  # noqa: PLR0917 - typer calls it by name
+def audit(
     data: Annotated[str, typer.Argument(help="Training data: a file, a folder, or - for standard input.")],
     against: Annotated[list[str], typer.Option(help="A folder of test sets; may be given several times.")],
     column: Annotated[str | None, typer.Option(help="The column to compare; every column of texts without.")] = None,
