@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-WORDS = (
+WORDS = (  # noqa: SIM905
     "a an the man woman child dog cat bird plays eats reads sings runs sleeps guitar soup book song park house river "
     "is are on in near with and not red blue small large old young quickly slowly again never someone nobody , . ?"
 ).split()
@@ -92,3 +94,69 @@ def tiny_llama(tmp_path_factory, tokenizer) -> Path:
     LlamaModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+class Command:
+    """``sentsmith`` in a process of its own, which can be killed; the output goes to files beside ``cwd``."""
+
+    def __init__(self, context, arguments, cwd, before):
+        self.out, self.err = (cwd.parent / f"{cwd.name}-{os.urandom(4).hex()}.{end}" for end in ("out", "err"))
+        code = f"""if True:
+            import os, sys
+            os.chdir({str(cwd)!r})
+            for number, path in ((1, {str(self.out)!r}), (2, {str(self.err)!r})):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), number)
+            sys.argv = ["sentsmith", *{[str(argument) for argument in arguments]!r}]
+            {before}
+            from sentsmith.cli.main import main
+            main()
+        """
+        # The fork server has imported the heavy libraries once; `exec` needs no module of the tests to be importable.
+        self.process = context.Process(target=exec, args=(code,))
+        self.process.start()
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.wait()
+
+    def interrupt(self):
+        os.kill(self.process.pid, signal.SIGINT)
+        return self.wait()
+
+    def wait(self):
+        self.process.join(120)
+        assert self.process.exitcode is not None, "the command hangs"
+        return self
+
+    @property
+    def running(self):
+        return self.process.is_alive()
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    @property
+    def stdout(self):
+        return self.out.read_text(encoding="utf-8")
+
+    @property
+    def stderr(self):
+        return self.err.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def sentsmith_process():
+    """Return a function that starts ``sentsmith ARGUMENTS`` in the folder ``cwd`` and returns a :class:`Command`."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sentsmith.training.run", "sentsmith.encoders.vectorfile"])
+    started = []
+
+    def start(*arguments, cwd, before=""):
+        started.append(Command(context, arguments, cwd, before))
+        return started[-1]
+
+    yield start
+    for command in started:
+        if command.running:
+            command.kill()
