@@ -68,7 +68,8 @@ def load(
         )
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, AttributeError, *damaged) as error:
         first = str(error).strip().partition("\n")[0]
-        raise InputError(f"cannot be loaded as a model: {first}", path=folder) from error
+        hint = " If you trust it, allow it with trust_remote_code." if "trust_remote_code" in str(error) else ""
+        raise InputError(f"cannot be loaded as a model: {first}{hint}", path=folder) from error
     model.eval()
     return model
 
