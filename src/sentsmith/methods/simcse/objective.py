@@ -18,9 +18,11 @@ from sentsmith.encoders.chunked import Chunking, Features, forward, join
 def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:
     """Return the cosines of all pairs, ``[n, m]``, at least float32; a zero vector has cosine 0 with everything.
 
-    Half-precision vectors are widened first: bf16 cosines have about three digits, which makes ties.
+    Half-precision vectors are widened first, and autocast (which would narrow the product again) is off: bf16 cosines
+    have about three digits, which makes ties.
     """
-    return _unit(first) @ _unit(second).T
+    with torch.autocast(first.device.type, enabled=False):
+        return _unit(first) @ _unit(second).T
 
 
 def _unit(vectors: Tensor) -> Tensor:
