@@ -39,5 +39,5 @@ clean:
 	touch $@
 
 .venv/dev: .venv/bin/pip pyproject.toml constraints.txt
-	$(PIP) --editable '.[dev,search,hub]'
+	$(PIP) --editable '.[dev,search,hub,openvino]'
 	touch .venv/core $@

@@ -96,6 +96,45 @@ def tiny_llama(tmp_path_factory, tokenizer) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def sentence_file(tmp_path_factory, sentences) -> Path:
+    """Return a file of the sentences, one a line."""
+    file = tmp_path_factory.mktemp("data") / "sentences.txt"
+    file.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def tiny_settings(tiny_bert, sentence_file) -> dict:
+    """Return the settings of a SimCSE run of the tiny BERT that takes part of a second and visibly learns."""
+    return {
+        "method": "simcse",
+        "model": str(tiny_bert),
+        "data": {"train": str(sentence_file), "held_out": 0.0},
+        "training": {
+            "batch_size": 8,
+            "learning_rate": 5e-3,
+            "max_steps": 4,
+            "precision": "fp32",
+            "max_length": 32,
+            "eval_steps": 2,
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def train_tiny(tiny_settings):
+    """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
+    from sentsmith import settings
+    from sentsmith.methods.simcse import recipe
+
+    def train(output, *overrides, resume=False, overwrite=False):
+        resolved = settings.resolve(recipe.Recipe, tiny_settings, overrides)
+        return recipe.run(resolved, output, resume=resume, overwrite=overwrite)
+
+    return train
+
+
 class Command:
     """``sentsmith`` in a process of its own, which can be killed; the output goes to files beside ``cwd``."""
 

@@ -15,6 +15,9 @@ def embed(
     model: Annotated[str, typer.Option("--model", "-m", help="Folder, hub name, or minilm.")] = "minilm",
     column: Annotated[str | None, typer.Option(help="Text column, where the file has several.")] = None,
     precision: Annotated[str, typer.Option(help="fp32, or bf16 where the processor has it.")] = "fp32",
+    backend: Annotated[
+        str, typer.Option(help="torch, or openvino (an extra): fp32, faster on x86 processors.")
+    ] = "torch",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished output.")] = False,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code the model brings.")] = False,
     quiet: console.Quiet = False,
@@ -30,6 +33,7 @@ def embed(
             model,
             column=column,
             precision=precision,
+            backend=backend,
             overwrite=overwrite,
             trust_remote_code=trust_remote_code,
             advance=advance,

@@ -38,6 +38,7 @@ def embed_path(
     *,
     column: str | None = None,
     precision: str = "fp32",
+    backend: str = "torch",
     overwrite: bool = False,
     trust_remote_code: bool = False,
     advance: Callable[[int], None] = lambda _: None,
@@ -49,11 +50,13 @@ def embed_path(
     Raises:
         InputError: The sentences or the model cannot be read, or the output cannot be written.
     """
-    from sentsmith.encoders.embedding import PRECISIONS, as_encoder
+    from sentsmith.encoders.embedding import BACKENDS, PRECISIONS, as_encoder
     from sentsmith.encoders.loading import load, resolve
 
     if precision not in PRECISIONS:
         raise SettingsError(f"precision {precision!r} is unknown; use one of {', '.join(PRECISIONS)}")
+    if backend not in BACKENDS or (backend == "openvino" and precision != "fp32"):
+        raise SettingsError(f"backend {backend!r} with {precision}: use torch, or openvino with fp32")
     target = checked_output(output, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         path = Path(sentences)
@@ -68,9 +71,10 @@ def embed_path(
             "column": column,
             "model": sha256(folder),
             "precision": precision,
+            "backend": backend,
             "version": __version__,
         }
-        encoder = as_encoder(load(folder, trust_remote_code=trust_remote_code), precision=precision)
+        encoder = as_encoder(load(folder, trust_remote_code=trust_remote_code), precision=precision, backend=backend)
         return embed_file(
             lambda: read_sentences(path, column=column),
             target,

@@ -1,0 +1,229 @@
+"""Each setting changes the trained weights, what the run record says, or is refused; none is silently ignored."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from sentsmith import settings
+from sentsmith.errors import SettingsError
+from sentsmith.methods import registry
+from sentsmith.methods.simcse.recipe import Recipe as SimcseRecipe
+from sentsmith.methods.whitening import recipe as whitening
+from sentsmith.training.trainer import Trainer
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory, sentences, tiny_llama, sentence_file):
+    """Return what the overrides below name in braces."""
+    folder = tmp_path_factory.mktemp("files")
+
+    def table(name, header, rows):
+        with (folder / name).open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows([header, *rows])
+        return str(folder / name)
+
+    (folder / "other.txt").write_text("\n".join(sentences[::-1]), encoding="utf-8")
+    (folder / "repeated.txt").write_text("\n".join(sentences[:10] * 6), encoding="utf-8")
+    thirds = list(zip(sentences[:20], sentences[20:40], sentences[40:], strict=True))
+    return {
+        "sentences": str(sentence_file),
+        "other": str(folder / "other.txt"),
+        "repeated": str(folder / "repeated.txt"),
+        "columns": table("columns.csv", ["first", "second"], zip(sentences[:30], sentences[30:], strict=True)),
+        "triplets": table("triplets.csv", ["anchor", "positive", "negative"], thirds),
+        "dev": table(
+            "dev.csv", ["sentence1", "sentence2", "score"], [(*row[:2], i % 6) for i, row in enumerate(thirds)]
+        ),
+        "llama": str(tiny_llama),
+    }
+
+
+def weights(folder):
+    files = sorted(Path(folder).rglob("*.safetensors"))
+    return {(str(file.relative_to(folder)), name): value for file in files for name, value in load_file(file).items()}
+
+
+def differ(first, second):
+    """Whether two results have other weights (or other modules)."""
+    one, two = weights(first[1]), weights(second[1])
+    return one.keys() != two.keys() or any(not np.array_equal(one[name], two[name]) for name in one)
+
+
+def record_differs(*path):
+    def look(first, second):
+        values = []
+        for record, _ in (first, second):
+            value = record
+            for key in path:
+                value = value[key]
+            values.append(value)
+        return values[0] != values[1]
+
+    return look
+
+
+TRIPLETS = ("simcse.rows=triplets", "data.train={triplets}")
+# setting → (what both runs share, the change, what has to differ)
+SIMCSE = {
+    "model": ((), "model={llama}", differ),
+    "data.train": ((), "data.train={other}", differ),
+    "data.column": (("data.train={columns}", "data.column=first"), "data.column=second", differ),
+    "data.limit": ((), "data.limit=20", differ),
+    "data.dev": (("training.select=last",), "data.dev={dev}", record_differs("selection")),
+    "data.held_out": ((), "data.held_out=0.2", record_differs("data", "held_out_rows")),
+    "training.batch_size": ((), "training.batch_size=6", differ),
+    "training.learning_rate": ((), "training.learning_rate=1e-3", differ),
+    "training.epochs": (("training.max_steps=null",), "training.epochs=0.5", record_differs("speed", "steps")),
+    "training.max_steps": ((), "training.max_steps=3", record_differs("speed", "steps")),
+    "training.seed": ((), "training.seed=1", differ),
+    "training.max_length": ((), "training.max_length=5", differ),
+    "training.weight_decay": ((), "training.weight_decay=0.5", differ),
+    "training.warmup": ((), "training.warmup=0.6", differ),
+    "training.schedule": ((), "training.schedule=constant", differ),
+    "training.max_grad_norm": ((), "training.max_grad_norm=1e-9", differ),
+    "training.precision": ((), "training.precision=bf16", differ),
+    "training.select": (("data.dev={dev}",), "training.select=last", record_differs("selection", "select")),
+    "training.eval_steps": (("data.held_out=0.2",), "training.eval_steps=1", record_differs("selection", "history")),
+    "training.blend": ((), "training.blend=0.5", differ),
+    "training.chunk_tokens": ((), "training.chunk_tokens=40", record_differs("chunking", "tokens")),
+    "training.recompute": ((), "training.recompute=true", record_differs("chunking", "recompute")),
+    "simcse.rows": (("data.train={triplets}",), "simcse.rows=triplets", differ),
+    "simcse.temperature": ((), "simcse.temperature=0.5", differ),
+    "simcse.head": (("simcse.head=training",), "simcse.head=kept", differ),
+    "simcse.pooling": ((), "simcse.pooling=cls", differ),
+    "simcse.dropout": ((), "simcse.dropout=0.0", differ),
+    "simcse.hard_negative_log_weight": (TRIPLETS, "simcse.hard_negative_log_weight=2", differ),
+    "simcse.mask_duplicates": (("data.train={repeated}",), "simcse.mask_duplicates=false", differ),
+}
+# These have tests of their own below.
+SIMCSE_OTHERS = {"method", "training.save_steps"}
+WHITENING = {
+    "model": ((), "model={llama}", differ),
+    "data.train": ((), "data.train={repeated}", differ),
+    "data.column": (("data.train={columns}", "data.column=first"), "data.column=second", differ),
+    "data.limit": ((), "data.limit=40", differ),
+    "whitening.dimension": ((), "whitening.dimension=5", differ),
+    "whitening.pooling": ((), "whitening.pooling=cls", differ),
+}
+
+
+@pytest.fixture(scope="module")
+def simcse_run(tmp_path_factory, train_tiny, files):
+    """Return a function from overrides to (record, folder); equal runs are done once."""
+    done = {}
+
+    def run(*overrides):
+        if overrides not in done:
+            folder = tmp_path_factory.mktemp("run") / "model"
+            done[overrides] = train_tiny(folder, *(text.format(**files) for text in overrides)), folder
+        return done[overrides]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whitening_run(tmp_path_factory, tiny_bert, files):
+    """Return a function from overrides to (record, folder) of whitening."""
+    base = {"method": "whitening", "model": str(tiny_bert), "data": {"train": files["sentences"]}}
+
+    def run(*overrides):
+        folder = tmp_path_factory.mktemp("run") / "model"
+        recipe = settings.resolve(whitening.Recipe, base, [text.format(**files) for text in overrides])
+        return whitening.run(recipe, folder), folder
+
+    return run
+
+
+@pytest.mark.parametrize("setting", SIMCSE)
+def test_simcse(simcse_run, setting):
+    shared, change, differs = SIMCSE[setting]
+    assert differs(simcse_run(*shared), simcse_run(*shared, change))
+
+
+@pytest.mark.parametrize("setting", WHITENING)
+def test_whitening(whitening_run, setting):
+    shared, change, differs = WHITENING[setting]
+    assert differs(whitening_run(*shared), whitening_run(*shared, change))
+
+
+def test_no_setting_is_without_a_case():
+    assert set(settings.keys_of(SimcseRecipe)) == set(SIMCSE) | SIMCSE_OTHERS
+    assert set(settings.keys_of(whitening.Recipe)) == set(WHITENING) | {"method"}
+
+
+def test_a_run_repeats_itself(simcse_run, train_tiny, tmp_path):
+    first = simcse_run()
+    assert not differ(first, (train_tiny(tmp_path / "again"), tmp_path / "again"))
+
+
+def test_save_steps(train_tiny, tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(Trainer, "_save_checkpoint", lambda self, *_: saved.append(self.state.global_step))
+    train_tiny(tmp_path / "a", "training.save_steps=2")
+    assert saved == [2, 4]
+    train_tiny(tmp_path / "b", "training.save_steps=3")
+    assert saved[2:4] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (("method=whitening",), "setting 'method': Input should be 'simcse'"),
+        (("simcse.hard_negative_log_weight=1",), "needs simcse.rows triplets"),
+        (("simcse.rows=triplets", "data.column=a"), "data.column is for simcse.rows sentences"),
+        (("training.batch_size=1",), "greater than or equal to 2"),
+        (("training.chunk_tokens=0",), "must be at least 1, or 'measure'"),
+        (("training.blend=0",), "greater than 0"),
+        (("data.held_out=0.5",), "less than 0.5"),
+        (("data.limit=1",), "greater than or equal to 2"),
+        (("simcse.temperature=0",), "greater than 0"),
+        (("simcse.dropout=1",), "less than 1"),
+        (("simcse.pooling=max",), "'cls', 'mean', 'last' or 'first_last'"),
+    ],
+)
+def test_refused(tiny_settings, override, message):
+    with pytest.raises(SettingsError) as caught:
+        settings.resolve(SimcseRecipe, tiny_settings, override)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["training.seed", "data.dev", "data.held_out"])
+def test_whitening_has_no_settings_that_it_does_not_read(key):
+    with pytest.raises(SettingsError, match=f"unknown setting '{key.split('.')[0]}"):
+        settings.resolve(whitening.Recipe, {"data": {"train": "x"}}, [f"{key}=1"])
+
+
+@pytest.mark.parametrize("name", registry.recipe_names())
+def test_shipped_recipes_resolve(name):
+    recipe, module = registry.load_recipe(name)
+    assert isinstance(recipe, module.Recipe)
+    assert recipe.method == module.__name__.split(".")[-2]
+    # Comments say what a reader should know; a setting spelled twice would hide one.
+    text = (registry._shipped() / f"{name}.yaml").read_text(encoding="utf-8")
+    assert text.startswith("#")
+
+
+def test_published_settings():
+    recipe, _ = registry.load_recipe("simcse-bert-base")
+    assert (recipe.model, recipe.training.batch_size, recipe.training.learning_rate) == ("bert-base-uncased", 64, 3e-5)
+    assert (recipe.simcse.temperature, recipe.simcse.head, recipe.simcse.pooling) == (0.05, "training", "cls")
+    assert not recipe.simcse.mask_duplicates
+    recipe, _ = registry.load_recipe("simcse-supervised-bert-base")
+    assert (recipe.training.batch_size, recipe.training.learning_rate, recipe.training.epochs) == (512, 5e-5, 3)
+    assert (recipe.simcse.rows, recipe.simcse.head) == ("triplets", "kept")
+
+
+def test_recipes_and_methods_that_are_not_there(tmp_path):
+    with pytest.raises(Exception, match="did you mean 'simcse-small'"):
+        registry.load_recipe("simcse-smal")
+    (tmp_path / "r.yaml").write_text("method: simsce\ndata:\n  train: x\n")
+    with pytest.raises(SettingsError, match="method 'simsce' is unknown; did you mean 'simcse'"):
+        registry.load_recipe(tmp_path / "r.yaml")
+    (tmp_path / "r.yaml").write_text("data:\n  train: x\n")
+    with pytest.raises(SettingsError, match="method '' is unknown; methods: simcse, whitening"):
+        registry.load_recipe(tmp_path / "r.yaml")
