@@ -361,7 +361,11 @@ def test_gradient_caching_gives_the_same_weights(train_tiny, tmp_path):
 def test_blending_meets_in_the_middle(train_tiny, tmp_path, tiny_bert):
     for share in ("1.0", "0.25"):
         train_tiny(tmp_path / share, f"training.blend={share}")
-    start, whole, part = load_file(tiny_bert / "model.safetensors"), weights(tmp_path / "1.0"), weights(tmp_path / "0.25")
+    start, whole, part = (
+        load_file(tiny_bert / "model.safetensors"),
+        weights(tmp_path / "1.0"),
+        weights(tmp_path / "0.25"),
+    )
     for name, value in part.items():
         np.testing.assert_allclose(value, 0.75 * start[name] + 0.25 * whole[name], atol=1e-6)
 
