@@ -151,7 +151,7 @@ class Command:
             main()
         """
         # The fork server has imported the heavy libraries once; `exec` needs no module of the tests to be importable.
-        self.process = context.Process(target=exec, args=(code,))
+        self.process = context.Process(target=exec, args=(code, {"__name__": "__main__"}))
         self.process.start()
 
     def kill(self):

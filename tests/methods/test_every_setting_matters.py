@@ -177,7 +177,7 @@ def test_save_steps(train_tiny, tmp_path, monkeypatch):
         (("simcse.hard_negative_log_weight=1",), "needs simcse.rows triplets"),
         (("simcse.rows=triplets", "data.column=a"), "data.column is for simcse.rows sentences"),
         (("training.batch_size=1",), "greater than or equal to 2"),
-        (("training.chunk_tokens=0",), "must be at least 1, or 'measure'"),
+        (("training.chunk_tokens=0",), "must be at least 1, 'measure' or null"),
         (("training.blend=0",), "greater than 0"),
         (("data.held_out=0.5",), "less than 0.5"),
         (("data.limit=1",), "greater than or equal to 2"),

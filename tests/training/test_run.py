@@ -88,7 +88,7 @@ def test_the_record(run, tiny_settings, sentence_file):
     assert record["speed"]["rows_per_second"] > 0
     assert record["seconds"]["train"] >= 0
     assert record["precision"] == "fp32"
-    assert record["chunking"] == {"tokens": 1024, "min_rows": 8, "recompute": False}
+    assert record["chunking"] == {"tokens": 512, "min_rows": 8, "recompute": False}
     assert [point["step"] for point in record["loss"]] == [1, 2, 3, 4]
     assert record["hardware"]["cores"] >= 1
     assert {"python", "torch", "sentence-transformers", "sentsmith"} <= set(record["versions"])
@@ -126,9 +126,9 @@ def test_it_loads_plainly_and_gives_the_same_vectors(run, sentences, tiny_bert):
 
 
 def test_the_training_fits_the_rows(train_tiny, tmp_path):
-    record = train_tiny(tmp_path / "m", "training.max_steps=30", "training.learning_rate=1e-3")
+    record = train_tiny(tmp_path / "m", "training.max_steps=20", "training.learning_rate=1e-3", "simcse.dropout=0")
     losses = [point["loss"] for point in record["loss"]]
-    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    assert np.mean(losses[-5:]) < 0.2 * np.mean(losses[:5])
 
 
 def test_a_seed_fixes_everything(run, train_tiny, tmp_path):
@@ -173,7 +173,9 @@ def test_wrong_input_leaves_no_trace_and_no_loss(train_tiny, tmp_path, override)
 
 
 def test_too_few_rows(train_tiny, tmp_path):
-    with pytest.raises(InputError, match="holds 60 rows to train on, fewer than one batch of 61; lower training.batch"):
+    with pytest.raises(
+        InputError, match=r"holds 60 rows to train on, fewer than one batch of 61; lower training\.batch"
+    ):
         train_tiny(tmp_path / "m", "training.batch_size=61")
 
 
@@ -247,6 +249,12 @@ def test_a_step_in_the_middle_is_found(train_tiny, tmp_path, middle, select):
     assert (selection["best_step"], selection["select"]) == (2, select)
     assert selection["best_score"] == pytest.approx(100)
     assert same(tmp_path / "m", folder) == (select == "best")
+
+
+def test_looking_at_the_model_does_not_change_it(train_tiny, tmp_path, middle):
+    for name, overrides in (("without", ()), ("with", (f"data.dev={middle[1]}", "training.eval_steps=1"))):
+        train_tiny(tmp_path / name, "training.select=last", *overrides)
+    assert same(tmp_path / "without", tmp_path / "with")
 
 
 def test_several_dev_files_count_alike(train_tiny, tmp_path, middle, dev_by, tiny_bert):
@@ -330,14 +338,14 @@ def test_dropout_reaches_every_kind_of_layer(request, sentences, kind):
 
 
 def test_a_loss_that_is_no_number_ends_the_run(train_tiny, tmp_path):
-    with pytest.raises(SentsmithError, match="became nan; begin again .* lower training.learning_rate") as caught:
+    with pytest.raises(SentsmithError, match=r"became nan; begin again .* lower training\.learning_rate") as caught:
         train_tiny(tmp_path / "m", "training.learning_rate=1e30", "training.max_steps=200")
     assert caught.value.exit_code == 1
     assert not (tmp_path / "m" / "run.json").exists()
 
 
 def test_the_last_update_is_looked_at_too(train_tiny, tmp_path):
-    with pytest.raises(SentsmithError, match="the weights .* became"):
+    with pytest.raises(SentsmithError, match=r"the weights .* became"):
         train_tiny(tmp_path / "m", "training.learning_rate=1e39", "training.max_steps=1")
     assert not (tmp_path / "m" / "run.json").exists()
 

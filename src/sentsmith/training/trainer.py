@@ -34,6 +34,12 @@ class Trainer(SentenceTransformerTrainer):
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Gather nothing for the library's card: its statistics tokenise the data again."""
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate without a trace: the library draws random numbers here, and the dropout to come would be another."""
+        with torch.random.fork_rng():
+            scores: dict[str, float] = super().evaluate(*args, **kwargs)
+        return scores
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
 
@@ -104,7 +110,7 @@ def make_trainer(
         use_cpu=not torch.cuda.is_available(),
         seed=settings.seed,
         data_seed=settings.seed,
-        # A batch of one row has no in-batch negative and a gradient of zero (METHODS.md §10).
+        # A batch of one row has no in-batch negative and a gradient of zero.
         dataloader_drop_last=True,
         eval_strategy="no" if evaluator is None else "steps",
         eval_steps=settings.eval_steps,
