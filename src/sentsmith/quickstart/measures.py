@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sentsmith.corpus.rows import Triplet
-from sentsmith.encoders.protocol import Encoder
+from sentsmith.encoders.protocol import Encoder, Vectors
 from sentsmith.evaluation.continuity import NextSentenceTask, measure_continuity, next_sentence_task
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.ordering import ranking_correlation, triplet_accuracy
@@ -75,26 +75,36 @@ def sample_measures(encoder: Encoder, lists: Sequence[Sequence[str]], triplets: 
         sentence at each place of the lists).
     """
     plain = [(row.anchor, row.positive, row.negative) for row in triplets]
-    embedded = Embedded((text for row in plain for text in row), encoder)
-    anchors, positives, negatives = (embedded.rows([row[side] for row in plain]) for side in range(3))
+    known = _Known(encoder, [*(text for row in plain for text in row), *(text for entry in lists for text in entry)])
+    anchors, positives, negatives = (known.encode([row[side] for row in plain]) for side in range(3))
     return {
         "items": {
-            RANKING: ranking_correlation(encoder, lists),
-            TRIPLETS: triplet_accuracy(encoder, triplets),
+            RANKING: ranking_correlation(known, lists),
+            TRIPLETS: triplet_accuracy(known, triplets),
         },
         "cosines": {
             "anchor and entailment": cosine(anchors, positives).tolist(),
             "anchor and contradiction": cosine(anchors, negatives).tolist(),
         },
-        "positions": _positions(encoder, lists),
+        "positions": _positions(known, lists),
     }
 
 
-def _positions(encoder: Encoder, lists: Sequence[Sequence[str]]) -> list[float]:
+class _Known:
+    """An encoder that has embedded a set of sentences once, and looks them up."""
+
+    def __init__(self, encoder: Encoder, sentences: Sequence[str]) -> None:
+        self._embedded = Embedded(sentences, encoder)
+
+    def encode(self, sentences: Sequence[str]) -> Vectors:
+        """Return the vectors of sentences that are among those embedded."""
+        return self._embedded.rows(sentences)
+
+
+def _positions(known: _Known, lists: Sequence[Sequence[str]]) -> list[float]:
     width = min(len(entry) for entry in lists)
-    embedded = Embedded((text for entry in lists for text in entry), encoder)
-    firsts = embedded.rows([entry[0] for entry in lists])
-    return [float(cosine(firsts, embedded.rows([entry[place] for entry in lists])).mean()) for place in range(1, width)]
+    firsts = known.encode([entry[0] for entry in lists])
+    return [float(cosine(firsts, known.encode([entry[i] for entry in lists])).mean()) for i in range(1, width)]
 
 
 def own_text_task(sentences: Sequence[str], *, seed: int) -> NextSentenceTask:
@@ -104,9 +114,9 @@ def own_text_task(sentences: Sequence[str], *, seed: int) -> NextSentenceTask:
 
 def own_text_measures(encoder: Encoder, task: NextSentenceTask) -> dict[str, Any]:
     """Measure the task made from the user's own text; the same keys as :func:`sample_measures`, without positions."""
-    found = measure_continuity(encoder, task)
-    embedded = Embedded((*task.queries, *task.candidates), encoder)
-    queries, candidates = embedded.rows(task.queries), embedded.rows(task.candidates)
+    known = _Known(encoder, [*task.queries, *task.candidates])
+    found = measure_continuity(known, task)
+    queries, candidates = known.encode(task.queries), known.encode(task.candidates)
     # Any fixed shuffle gives unrelated sentences; half a turn keeps none in place.
     others = np.roll(task.targets, len(task.targets) // 2)
     return {

@@ -25,7 +25,7 @@ class Whitening(NamedTuple):
 
 
 def fit_whitening(vectors: ArrayLike, *, dimension: int | None = None) -> Whitening:
-    """Fit the whitening of ``vectors`` (METHODS.md §1): Σ = UΛUᵀ, matrix = U·Λ^(−1/2), leading columns.
+    """Fit the whitening of ``vectors``: Σ = UΛUᵀ, matrix = U·Λ^(−1/2), leading columns.
 
     Eigenvalues are floored at 1e-12. The map is unique only up to a rotation.
 
