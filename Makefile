@@ -23,6 +23,8 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/chunks.py
+	$(BIN)/python benchmarks/caching.py
+	$(BIN)/python benchmarks/audit_planted.py --data-dir ../shared/data
 
 # Builds a wheel and imports every module of it in an environment that holds nothing else of ours.
 wheel: .venv/dev

@@ -31,6 +31,7 @@ from sentsmith.quickstart.measures import (
     sample_measures,
 )
 from sentsmith.search.compare import Hit, nearest
+from sentsmith.training.output import WORK, Output
 
 if TYPE_CHECKING:
     from sentsmith.evaluation.continuity import NextSentenceTask
@@ -101,7 +102,8 @@ def quickstart(
 ) -> Outcome:
     """Run the main job into the folder ``output``.
 
-    Writes ``model/`` (with its run record), ``quickstart.json`` and ``page.html``.
+    Writes ``model/`` (with its run record), ``quickstart.json`` and ``page.html``. A training that was interrupted
+    goes on where it was.
 
     Args:
         output: A folder, made if missing.
@@ -113,7 +115,7 @@ def quickstart(
         progress: Draw progress bars.
 
     Raises:
-        InputError: Bad sentences, data folder, settings or output.
+        InputError: Bad sentences, data folder, settings or output; the output holds a finished quickstart.
     """
     from sentsmith.quickstart.page import build_page
     from sentsmith.report.page import write_page
@@ -122,13 +124,15 @@ def quickstart(
     folder = Path(output)
     tasks = None if data_dir is None else load_suites(["sts"], data_dir=data_dir)
     job = _sample_job() if sentences is None else _own_job(sentences, folder)
-    model_folder = folder / "model"
     recipe, method = load_recipe(job.recipe, [f"data.train={job.train}", *overrides])
+    model_folder = folder / "model"
+    resume = (model_folder / WORK).exists() and not overwrite
+    Output(model_folder, resume=resume, overwrite=overwrite).check(recipe)
     logger.info("measuring the start model, %s", recipe.model)
     start = as_encoder(load(recipe.model))
     before = job.measures(start)
     logger.info("training")
-    record = method.run(recipe, model_folder, overwrite=overwrite, progress=progress)
+    record = method.run(recipe, model_folder, resume=resume, overwrite=overwrite, progress=progress)
     trained = as_encoder(load(model_folder))
     logger.info("measuring the trained model")
     after = job.measures(trained)
