@@ -23,8 +23,8 @@ def main() -> None:
     for name in VARIANTS:
         found = common.run_worker(name, options)
         batch, _, activations = name.partition("-")
-        print(f"| {batch} | {activations} | {found['per_second']:.1f} | {found['peak_mib'] - found['loaded_mib']:.0f} |",
-              flush=True)  # fmt: skip
+        used = found["peak_mib"] - found["loaded_mib"]
+        print(f"| {batch} | {activations} | {found['per_second']:.1f} | {used:.0f} |", flush=True)
     return None
 
 
