@@ -123,6 +123,27 @@ def test_killed_before_the_first_checkpoint(unfinished, train_tiny, overrides, w
     assert_same(unfinished, whole)
 
 
+def test_killed_after_the_last_step(tmp_path, train_tiny, dev, monkeypatch, caplog):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    # Step 3 lies within an epoch, its rate is not yet zero, and it is no multiple of eval_steps.
+    shared = ("training.max_steps=3", "training.schedule=constant", "training.select=last", f"data.dev={dev}")
+    whole = train_tiny(tmp_path / "whole", *shared)
+    assert [entry["step"] for entry in whole["selection"]["history"]] == [0, 2, 3]
+    monkeypatch.setattr("sentsmith.training.run.finish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train_tiny(tmp_path / "m", *shared)
+    monkeypatch.undo()
+    assert (tmp_path / "m" / "work" / "checkpoint-3").is_dir()
+    caplog.set_level("INFO", logger="sentsmith")
+    resumed = train_tiny(tmp_path / "m", *shared, resume=True)
+    assert "going on after step 3" in caplog.text
+    assert_same(tmp_path / "m", tmp_path / "whole")
+    assert resumed["speed"]["steps"] == 3
+    assert resumed["loss"] == whole["loss"]
+
+
 def test_an_unfinished_run_is_not_begun_again_by_accident(unfinished, train_tiny, overrides):
     with pytest.raises(InputError, match="go on with --resume, or start again with --overwrite"):
         train_tiny(unfinished, *overrides)

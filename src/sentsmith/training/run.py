@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import set_seed
+from transformers import TrainerState, set_seed
 
 from sentsmith import settings as settings_io
 from sentsmith.encoders.chunked import Chunking
@@ -174,7 +174,13 @@ def _fit(trainer: Trainer, keeper: BestKeeper, work: Path) -> None:
     if checkpoint is not None:
         logger.info("going on after step %s", checkpoint.name.rpartition("-")[2])
         keeper.recall()
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    if checkpoint is not None and state.global_step >= state.max_steps:
+        # Trained and judged, but not saved yet. The library would take one more step before it looks at the count.
+        trainer._load_from_checkpoint(str(checkpoint))  # noqa: SLF001 - the library has no public way
+        trainer.state = state
+    else:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     # The last update is followed by no loss that would show it.
     for name, weights in trainer.model.named_parameters():
         check_finite(float(weights.detach().abs().max()), f"the weights {name}")

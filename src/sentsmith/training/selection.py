@@ -168,6 +168,11 @@ class BestKeeper(TrainerCallback):
         """The best score so far; the earliest of equals."""
         return max(self.history, key=lambda entry: (entry.score, -entry.step), default=None)
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Have the last step judged too, whatever ``eval_steps``: not every version of the library sees to it."""
+        if state.global_step >= state.max_steps and args.eval_strategy != "no":
+            control.should_evaluate = True
+
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
