@@ -15,6 +15,7 @@ from sentsmith.encoders import vectorfile
 from sentsmith.encoders.loading import load
 from sentsmith.encoders.vectorfile import embed_file, embed_path
 from sentsmith.errors import InputError, SettingsError
+from sentsmith.files import write_json
 
 KEY = {"model": "m", "data": "d"}
 
@@ -101,6 +102,25 @@ def test_what_cannot_be_taken_up_is_begun_anew(tmp_path, change):
     second = Counter()
     embed_file(lambda: lines(10), target, second, key={**KEY, "model": "other"} if change == "key" else KEY)
     assert second.seen == lines(10)
+    assert (read(target) == expected(10)).all()
+
+
+def test_the_state_of_rejected_work_vouches_for_no_other_vectors(tmp_path, monkeypatch):
+    class Other(Counter):
+        def encode(self, sentences):
+            return -super().encode(sentences)
+
+    target = tmp_path / "out.npy"
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(lambda: lines(10), target, Counter(calls=1), key=KEY)
+    # Killed between its first vectors and its first state.
+    monkeypatch.setattr(vectorfile, "write_json", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        embed_file(lambda: lines(10), target, Other(), key={**KEY, "model": "other"})
+    monkeypatch.setattr(vectorfile, "write_json", write_json)
+    third = Counter()
+    embed_file(lambda: lines(10), target, third, key=KEY)
+    assert third.seen == lines(10)
     assert (read(target) == expected(10)).all()
 
 

@@ -134,6 +134,9 @@ def embed_file(
     # Opened before the part, so that input that cannot be read leaves nothing behind.
     stream_of_sentences = iter(sentences())
     advance(done["rows"])
+    if done["rows"] == 0:
+        # Before the part is written: an old state would vouch for the new vectors, should this run be killed.
+        state.unlink(missing_ok=True)
     with part.open("r+b" if part.exists() else "w+b") as stream:
         stream.truncate(done["rows"] * done["dimension"] * 4)
         stream.seek(0, os.SEEK_END)
