@@ -176,7 +176,7 @@ def test_bad_outputs(train, here):
     refused(train(output="file"), "file: is a file; give a folder for the model")
     refused(train(output="file/below"), "is a file")
     refused(train(output="."), "is not empty; give another folder")
-    refused(train("--resume"), "holds no unfinished run")
+    refused(train("--resume", output="."), "is not empty; give another folder")
     assert (here / "file").read_text() == "x"
 
 

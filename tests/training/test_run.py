@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer
+from transformers import DefaultFlowCallback
 
 from sentsmith import settings
 from sentsmith.corpus.audit import audit
@@ -19,6 +20,8 @@ from sentsmith.files import sha256
 from sentsmith.methods.simcse.recipe import Recipe
 from sentsmith.training import chunks, precision
 from sentsmith.training.chunks import CANDIDATES, measured
+from sentsmith.training.output import Output
+from sentsmith.training.selection import ScoredPairsJudge
 
 
 def weights(folder):
@@ -204,11 +207,49 @@ def test_what_is_no_run_is_never_deleted(train_tiny, tmp_path, sentence_file, mo
     assert (run / "run.json").exists()
 
 
-def test_resume_needs_something_to_resume(train_tiny, tmp_path):
-    with pytest.raises(InputError, match="holds no unfinished run; leave --resume away"):
+@pytest.mark.parametrize("there", [False, True])
+def test_nothing_to_resume_is_a_start(train_tiny, tmp_path, caplog, there):
+    if there:
+        (tmp_path / "m").mkdir()
+    caplog.set_level("INFO", logger="sentsmith")
+    train_tiny(tmp_path / "m", "training.max_steps=1", resume=True)
+    assert caplog.text.count("m: nothing to resume; starting") == 1
+    assert (tmp_path / "m" / "run.json").exists()
+
+
+def test_what_resume_refuses(train_tiny, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "mine.txt").touch()
+    with pytest.raises(InputError, match="is not empty; give another folder"):
         train_tiny(tmp_path / "m", resume=True)
     with pytest.raises(InputError, match="exclude each other"):
         train_tiny(tmp_path / "m", resume=True, overwrite=True)
+
+
+def test_a_kill_while_the_old_run_is_deleted(tiny_settings, tmp_path, monkeypatch):
+    recipe = settings.resolve(Recipe, tiny_settings)
+    folder = tmp_path / "m"
+    Output(folder).open(recipe, "data")
+    (folder / "run.json").touch()
+    monkeypatch.setattr("sentsmith.training.output.shutil.rmtree", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Output(folder, overwrite=True).open(recipe, "other data")
+    monkeypatch.undo()
+    # Nothing is half deleted: the old run lies aside as it was, and the folder can be written with or without a word.
+    assert len(list(tmp_path.glob(".m.*.old/m/run.json"))) == 1
+    for overwrite in (False, True):
+        Output(folder, overwrite=overwrite).check(recipe)
+    work = Output(folder, overwrite=True).open(recipe, "other data")
+    assert sorted(path.name for path in work.iterdir()) == ["data.sha256", "settings.yaml"]
+
+
+def test_overwrite_leaves_nothing_aside(tiny_settings, tmp_path):
+    recipe = settings.resolve(Recipe, tiny_settings)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for _ in range(2):
+        Output(tmp_path / "link", overwrite=True).open(recipe, "data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
 
 
 # -- the choice of the checkpoint ---------------------------------------------------------------------------------
@@ -224,6 +265,24 @@ def test_the_start_is_a_candidate(train_tiny, tmp_path, tiny_bert, dev_by):
     start = load_file(tiny_bert / "model.safetensors")
     assert all(np.array_equal(value, start[name]) for name, value in weights(tmp_path / "m").items())
     assert "- checkpoint: step 0, the best by spearman on" in (tmp_path / "m" / "README.md").read_text()
+
+
+def test_the_last_step_is_judged_once_whatever_the_library_does(train_tiny, tmp_path, dev_by, tiny_bert, monkeypatch):
+    dev = dev_by(tiny_bert)
+    calls = []
+    monkeypatch.setattr(ScoredPairsJudge, "score", lambda *_: calls.append(1) or 0.0)
+    ours = DefaultFlowCallback.on_step_end
+
+    def without_the_last(self, args, state, control, **kwargs):
+        ours(self, args, state, control, **kwargs)
+        control.should_evaluate = state.global_step % state.eval_steps == 0
+
+    for name in ("now", "without"):
+        record = train_tiny(tmp_path / name, f"data.dev={dev}", "training.max_steps=3")
+        assert [entry["step"] for entry in record["selection"]["history"]] == [0, 2, 3]
+        assert len(calls) == 3
+        calls.clear()
+        monkeypatch.setattr(DefaultFlowCallback, "on_step_end", without_the_last)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def train(
         list[str] | None,
         typer.Option("--set", help="key=value over the recipe, e.g. training.seed=1. Repeatable."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run, if there is one.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the output folder holds.")] = False,
     quiet: console.Quiet = False,
     as_json: console.Json = False,

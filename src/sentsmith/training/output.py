@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from sentsmith.errors import InputError, SettingsError
 from sentsmith.files import make_folder, write_text
 from sentsmith.training import record
 from sentsmith.training.settings import BaseRecipe
+
+logger = logging.getLogger(__name__)
 
 WORK = "work"
 _DATA = "data.sha256"
@@ -22,7 +26,7 @@ class Output:
 
     Attributes:
         folder: Where the model goes.
-        resume: Go on with an unfinished run.
+        resume: Go on with an unfinished run; start one if there is none.
         overwrite: Delete the run that it holds.
     """
 
@@ -52,9 +56,7 @@ class Output:
             self._check_deletable(recipe)
         elif finished:
             raise InputError("holds a finished run; give another folder, or --overwrite", path=self.folder)
-        elif self.resume:
-            if not begun:
-                raise InputError("holds no unfinished run; leave --resume away to start one", path=self.folder)
+        elif begun and self.resume:
             self._check_settings(recipe)
         elif begun:
             reason = "holds an unfinished run; go on with --resume, or start again with --overwrite"
@@ -70,7 +72,9 @@ class Output:
         """
         self.check(recipe)
         if self.overwrite and self.folder.exists():
-            shutil.rmtree(self.folder)
+            _delete(self.folder.resolve())
+        if self.resume and not self.work.exists():
+            logger.info("%s: nothing to resume; starting", self.folder)
         make_folder(self.work)
         data = self.work / _DATA
         if data.exists() and data.read_text(encoding="utf-8") != data_sha256:
@@ -104,3 +108,11 @@ class Output:
         if inside:
             reason = f"holds {inside[0]!r}, which the run needs; --overwrite will not delete it"
             raise InputError(reason, path=self.folder)
+
+
+def _delete(folder: Path) -> None:
+    """Empty a folder by renaming it first: one that was half deleted could not be told to be a run any more."""
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent))
+    folder.replace(old / folder.name)
+    make_folder(folder)
+    shutil.rmtree(old)
