@@ -1,8 +1,10 @@
 import json
 
+import numpy as np
 import pytest
 
 from sentsmith.errors import InputError
+from sentsmith.evaluation.suite import measure
 from sentsmith.report.page import render
 from sentsmith.report.runs import compare, read_run
 from sentsmith.report.tables import NOT_RECORDED, Delta, Score
@@ -19,8 +21,7 @@ def record(**changes):
         "versions": {"python": "3.11.7"},
         "hardware": {"cpu": "a cpu", "gpu": None},
         "data": {"path": "t.jsonl", "rows": 1679, "audit": None},
-        "model": {"name": "minilm"},
-        "seconds": {"train": 63.25, "evaluate": 240.0},
+        "seconds": {"train": 63.25},
         "selection": {
             "metric": "spearman",
             "source": "held-out",
@@ -33,10 +34,26 @@ def record(**changes):
             ],
         },
         "loss": [{"step": 1, "loss": 1.5}, {"step": 2, "loss": 0.75}],
-        "scores": {"before": {"held_out": 80.5}, "after": {"held_out": 84.25}},
         "warnings": ["no audit <b>was</b> done"],
         **changes,
     }
+
+
+class Fixed:
+    """A task that always has the same score."""
+
+    name = "fixed"
+
+    def texts(self):
+        yield "a sentence"
+
+    def score(self, embedded):
+        return {"score": 12.5}
+
+
+class Ones:
+    def encode(self, sentences):
+        return np.ones((len(sentences), 2), dtype=np.float32)
 
 
 def folder(root, name, run=None, results=None):
@@ -61,7 +78,7 @@ def test_one_training_run(tmp_path):
     page = compare([folder(tmp_path, "a", record())])
     overview = rows(section(page, "Runs").tables[0])
     assert overview["training time"] == ["63.2 s"]
-    assert overview["evaluation time"] == ["4.0 min"]
+    assert overview["evaluation time"] == [NOT_RECORDED]
     assert overview["model"] == ["minilm"]
     assert overview["best step"] == ["20"]
     assert [callout.text for callout in section(page, "Runs").callouts] == ["`a`: no audit <b>was</b> done"]
@@ -98,13 +115,12 @@ def test_runs_are_compared_with_the_first(tmp_path):
         {"model": "m", "scores": {"STS12": 73.5, "MR": 79.0}, "averages": {"sts": 73.5}},
     )
     page = compare([one, two])
-    averages, tasks, own = section(page, "Scores").tables
+    averages, tasks = section(page, "Scores").tables
     assert rows(tasks) == {
         "STS12": [Score(72.0), Score(73.5, Delta(1.5))],
         "MR": [Score(80.0), Score(79.0, Delta(-1.0))],
     }
     assert rows(averages)["sts"] == [Score(72.0), Score(73.5, Delta(1.5))]
-    assert rows(own)["after.held_out"] == [Score(84.25), Score(84.25, Delta(0.0))]
     # A fall is said in words, too.
     (warning,) = section(page, "Scores").callouts
     assert warning.text == "Below `one`: MR of `two` (−1.00)."
@@ -116,11 +132,18 @@ def test_runs_are_compared_with_the_first(tmp_path):
     assert [callout.text for callout in section(page, "Runs").callouts] == ["`one`, `two`: no audit <b>was</b> done"]
 
 
-def test_the_model_may_stand_in_the_settings_only(tmp_path):
-    without = record()
-    del without["model"]
-    page = compare([folder(tmp_path, "a", without)])
-    assert rows(section(page, "Runs").tables[0])["model"] == ["minilm"]
+def test_what_an_evaluation_writes_is_read(tmp_path):
+    results = measure(Ones(), {"sts": [Fixed()]}, name="my model")
+    results["details"]["seconds"]["total"] = 240.0
+    page = compare([folder(tmp_path, "e", results=results)])
+    overview = rows(section(page, "Runs").tables[0])
+    assert overview["evaluation time"] == ["4.0 min"]
+    assert overview["model"] == ["my model"]
+    averages, tasks = section(page, "Scores").tables
+    assert rows(averages) == {"sts": [Score(12.5)]}
+    assert rows(tasks) == {"fixed": [Score(12.5)]}
+    origin = rows(section(page, "Data and machine").tables[0])
+    assert origin["versions.python"] == [results["details"]["versions"]["python"]]
 
 
 def test_an_evaluation_alone_has_no_curves_and_no_settings(tmp_path):

@@ -102,7 +102,7 @@ def _overview(runs: Sequence[Run]) -> Section:
         "status": ("status",),
         "created": ("created",),
         "training time": ("seconds", "train"),
-        "evaluation time": ("seconds", "evaluate"),
+        "evaluation time": ("details", "seconds", "total"),
         "chosen by": ("selection", "metric"),
         "measured on": ("selection", "source"),
         "best step": ("selection", "best_step"),
@@ -123,15 +123,13 @@ def _warnings(run: Run) -> Iterator[str]:
     status = run.record.get("status", "finished")
     if status != "finished":
         yield f"the record says {_text(status)}, not finished."
-    for warning in _list(run.record.get("warnings")) + _list(run.results.get("warnings")):
+    for warning in _list(run.record.get("warnings")):
         yield _text(warning, limit=2000)
 
 
 def _fact(run: Run, keys: Sequence[str], *, seconds: bool) -> str:
     places = (run.record, run.results, run.record.get("settings"))
     value: Any = next((found for place in places if (found := _get(place, *keys)) is not None), None)
-    if isinstance(value, Mapping):
-        value = value.get("name", value.get("path", value))
     if seconds and _is_number(value):
         return f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
     return _text(value)
@@ -141,7 +139,6 @@ def _scores(runs: Sequence[Run]) -> Section | None:
     parts = (
         ("Averages", [_get(run.results, "averages") for run in runs]),
         ("Evaluation, task by task", [_get(run.results, "scores") for run in runs]),
-        ("Measured by the training", [_get(run.record, "scores") for run in runs]),
     )
     tables, fallen = [], []
     for caption, columns in parts:
@@ -238,7 +235,7 @@ def _origin(runs: Sequence[Run]) -> Section:
     """Where the numbers come from: data, machine, versions."""
     columns = []
     for run in runs:
-        parts = {part: run.record.get(part, run.results.get(part)) for part in _ORIGIN}
+        parts = {part: run.record.get(part, _get(run.results, "details", part)) for part in _ORIGIN}
         columns.append(dict(_leaves({part: value for part, value in parts.items() if value is not None})))
     keys = dict.fromkeys(key for column in columns for key in column)
     rows: list[list[Cell]] = [[key, *(column.get(key, NOT_RECORDED) for column in columns)] for key in keys]
