@@ -6,6 +6,7 @@ import pytest
 
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.evaluation.softmax import ProbeSettings
+from sentsmith.evaluation.sts import load_sts
 from sentsmith.evaluation.suite import evaluate, evaluate_models, load_suites, table
 
 QUICK = ProbeSettings(folds=3, max_epochs=8, learning_rate=0.02)
@@ -39,6 +40,13 @@ def test_every_sentence_is_embedded_once_whatever_tasks_it_is_in(sts_dir, transf
     assert len(bag_of_words.calls) == 1
     asked = bag_of_words.calls[0]
     assert len(asked) == len(set(asked)) == len(set(every)) < len(every)
+
+
+def test_the_average_with_whole_sick_has_a_name_of_its_own(sts_dir, bag_of_words, monkeypatch):
+    monkeypatch.setattr("sentsmith.evaluation.suite.load_sts_from_hub", lambda: load_sts(sts_dir))
+    result = evaluate(bag_of_words, suites=["sts"], name="bag")
+    assert list(result["averages"]) == ["sts-hub"]
+    assert list(evaluate(bag_of_words, suites=["sts"], data_dir=sts_dir, name="bag")["averages"]) == ["sts"]
 
 
 def test_the_dev_suite_scores_nothing_of_the_tests(sts_dir, bag_of_words):
