@@ -1,12 +1,12 @@
 # Each target works alone from a fresh clone: it builds .venv itself, and a second run is quick.
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: quickstart test slow lint bench wheel clean
 
 quickstart: .venv/core
-	$(BIN)/sentsmith quickstart --output quickstart-output --overwrite
+	$(BIN)/sentsmith quickstart --output quickstart-output $(if $(wildcard quickstart-output/page.html),--overwrite)
 
 test: .venv/dev
 	$(BIN)/python -m pytest

@@ -96,7 +96,8 @@ def _ours(model: Any, data: Any, options: argparse.Namespace, precision: str) ->
 
     model.max_seq_length = options.max_length
     settings = TrainingSettings(batch_size=BATCH, max_steps=options.steps, save_steps=10_000)
-    loss = SimCSELoss(model, chunking=Chunking(settings.chunk_tokens, 32 if precision == "bf16" else 8))
+    # The defaults of a training run on a processor.
+    loss = SimCSELoss(model, chunking=Chunking(512, 32 if precision == "bf16" else 8))
     return make_trainer(
         model,
         loss,

@@ -5,6 +5,7 @@ What an editable install hides, a forgotten subpackage or template, fails here.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ def main() -> None:
     files = "\n".join(name.removeprefix("src/sentsmith/") for name in tracked)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
+        # What an earlier build left would find its way into the wheel.
+        shutil.rmtree(ROOT / "build", ignore_errors=True)
         run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT))
         wheel = next(out.glob("*.whl"))
         # Bare of our checkout, but with the installed libraries in sight: they are not what is tested here.

@@ -16,6 +16,12 @@ QUICK = ("training.max_steps=2", "training.batch_size=8")
 
 
 @pytest.fixture(scope="module")
+def own_lines(sentences):
+    """Return 180 different lines of one sentence each."""
+    return [f"The {first[:-2]} {second}." for first in sentences for second in ("again", "never", "quickly")]
+
+
+@pytest.fixture(scope="module")
 def sample_run(tmp_path_factory, tiny_bert):
     """Run the quickstart once on the sample."""
     folder = tmp_path_factory.mktemp("quickstart") / "out"
@@ -64,20 +70,58 @@ def test_the_sample_is_whole_and_audited():
         assert record["clean"]
 
 
-def test_own_text_is_split_into_training_and_a_next_sentence_task(tmp_path, tiny_bert, sentences):
-    text = [f"{first} {second}" for first in sentences for second in ("again .", "never .", "quickly .")]
+def test_own_text_is_split_into_training_and_a_next_sentence_task(tmp_path, tiny_bert, own_lines):
     path = tmp_path / "mine.txt"
-    path.write_text("\n".join(text), encoding="utf-8")
+    path.write_text("\n".join(own_lines), encoding="utf-8")
     outcome = quickstart(
         tmp_path / "out", sentences=path, questions=["the dog ?"], overrides=[f"model={tiny_bert}", *QUICK]
     )
     assert outcome.comparisons[0].name == NEXT_FIRST
     assert outcome.questions == ["the dog ?"]
     trained_on = set((tmp_path / "out" / "train-sentences.txt").read_text().splitlines())
-    held_out = set(text[-20:])
     assert trained_on
-    assert not trained_on & held_out
+    assert not trained_on & set(own_lines[-20:])
     assert outcome.record["warnings"]  # this text was not audited
+
+
+def test_a_training_that_was_finished_is_not_done_again(tmp_path, sample_run, tiny_bert):
+    import shutil
+
+    folder, _ = sample_run
+    again = tmp_path / "out"
+    shutil.copytree(folder, again)
+    (again / "quickstart.json").unlink()
+    (again / "page.html").unlink()
+    before = (again / "model" / "model.safetensors").stat().st_mtime_ns
+    quickstart(again, overrides=[f"model={tiny_bert}", *QUICK])
+    assert (again / "page.html").is_file()
+    assert (again / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_blank_lines_part_paragraphs_and_lines_are_split(tmp_path, own_lines):
+    from sentsmith.quickstart.own_text import read_own_text
+
+    path = tmp_path / "mine.txt"
+    end = ["One day it rained. The dog slept.", "", "A bird sang. Nobody heard it. It flew."]
+    path.write_text("\n".join([*own_lines, "", *end]), encoding="utf-8")
+    text = read_own_text(path)
+    assert text.held_out[-2:] == [
+        ["One day it rained.", "The dog slept."],
+        ["A bird sang.", "Nobody heard it.", "It flew."],
+    ]
+    assert not set(text.train) & {sentence for paragraph in text.held_out for sentence in paragraph}
+
+
+def test_a_column_of_plain_text_is_refused(tmp_path, own_lines):
+    from sentsmith.quickstart.own_text import read_own_text
+
+    path = tmp_path / "mine.txt"
+    path.write_text("\n".join(own_lines), encoding="utf-8")
+    with pytest.raises(InputError, match="no columns"):
+        read_own_text(path, column="body")
+    table = tmp_path / "mine.csv"
+    table.write_text("n,body\n" + "".join(f'{n},"{line}"\n' for n, line in enumerate(own_lines)), encoding="utf-8")
+    assert read_own_text(table, column="body").train == read_own_text(path).train
 
 
 @pytest.mark.parametrize(("content", "message"), [("", "empty"), ("one sentence .\n" * 10, "at least 84")])

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
 
@@ -40,16 +40,30 @@ def show_json(value: Any) -> None:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on standard output; the first column is text, the others numbers."""
+    """Print a table on standard output; the first column is text, the others numbers.
+
+    A table too wide for the terminal is printed with rows and columns exchanged, where that is narrower.
+    """
     from rich.console import Console
     from rich.table import Table
 
+    # A sentence may hold what rich takes for markup.
+    console = Console(highlight=False, markup=False)
+    cells = [list(columns), *(list(row) for row in rows)]
+    turned = [list(row) for row in zip(*cells, strict=True)]
+    if _width(cells) > console.width and _width(turned) < _width(cells):
+        cells = turned
     table = Table(title=title, title_justify="left", title_style="bold")
-    for index, column in enumerate(columns):
+    for index, column in enumerate(cells[0]):
         table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
-    for row in rows:
+    for row in cells[1:]:
         table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
+    console.print(table)
+
+
+def _width(cells: Sequence[Sequence[str]]) -> int:
+    # Each column is padded by one space on either side and followed by a line.
+    return sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True)) + 1
 
 
 def say(line: str) -> None:

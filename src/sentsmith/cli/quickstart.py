@@ -15,6 +15,7 @@ def quickstart(
         "quickstart-output"
     ),
     sentences: Annotated[str | None, typer.Option(help="Your own sentences (any format); the sample without.")] = None,
+    column: Annotated[str | None, typer.Option(help="Text column of your sentences, where there are several.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with sts/: measure the seven STS tests too.")] = None,
     question: Annotated[list[str] | None, typer.Option(help="Something to search for. Repeatable.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value over the recipe. Repeatable.")] = None,
@@ -29,6 +30,7 @@ def quickstart(
     outcome = run(
         output,
         sentences=sentences,
+        column=column,
         data_dir=data_dir,
         questions=question or (),
         overrides=overrides or (),

@@ -9,32 +9,33 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sentsmith.corpus.pydoc_text import pydoc_sentences
-from sentsmith.corpus.reading import read_rankings, read_sentences, read_triplets
+from sentsmith.corpus.reading import read_rankings, read_triplets
+from sentsmith.corpus.sampling import sample_random
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
 from sentsmith.encoders.protocol import Encoder
-from sentsmith.errors import InputError
 from sentsmith.evaluation.suite import load_suites, measure
-from sentsmith.files import atomic_path, write_json
+from sentsmith.files import write_json, write_text
 from sentsmith.methods.registry import load_recipe
 from sentsmith.quickstart.measures import (
-    Comparison,
     compare,
     own_text_measures,
     own_text_task,
     sample_measures,
 )
-from sentsmith.search.compare import Hit, nearest
+from sentsmith.quickstart.outcome import Outcome
+from sentsmith.quickstart.own_text import read_own_text
+from sentsmith.quickstart.page import build_page
+from sentsmith.report.page import write_page
+from sentsmith.search.compare import nearest
 from sentsmith.training.output import WORK, Output
-
-if TYPE_CHECKING:
-    from sentsmith.evaluation.continuity import NextSentenceTask
+from sentsmith.training.record import read, settings_hash
 
 logger = logging.getLogger(__name__)
 
@@ -45,45 +46,19 @@ QUESTIONS = (
 )
 """Asked of the prose of this interpreter's language reference."""
 
+_SUMMARY, _PAGE = "quickstart.json", "page.html"
 _HITS = 5
+_SEARCHED = 5000
 _SEED = 42
 
 
 @dataclass
-class Outcome:
-    """What a quickstart did, for the page and for ``quickstart.json``.
-
-    Attributes:
-        record: The run record of the training.
-        comparisons: Each measure before and after.
-        questions: What was searched for.
-        searched: How many sentences were searched.
-        text: What they are.
-        hits: What the start model and the trained one found.
-        suites: Results of the start model and the trained one on the STS tests, if a data folder was given.
-        cosines: Cosines to look at: group → values, before and after.
-        positions: Mean cosine by list position, before and after; empty for the user's own text.
-        seconds: Of the whole job.
-    """
-
-    record: dict[str, Any]
-    comparisons: list[Comparison]
-    questions: Sequence[str]
-    searched: int
-    text: str
-    hits: tuple[list[list[Hit]], list[list[Hit]]]
-    suites: tuple[dict[str, Any], dict[str, Any]] | None = None
-    cosines: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    positions: tuple[list[float], list[float]] | None = None
-    seconds: float = 0.0
-
-
-@dataclass
 class _Job:
-    """What is trained on and measured."""
+    """What is trained on and measured; ``lines`` are written to ``train`` first, if there are any."""
 
     recipe: str
     train: Path
+    lines: list[str]
     measures: Callable[[Encoder], dict[str, Any]]
     text: list[str]
     about: str
@@ -94,6 +69,7 @@ def quickstart(
     output: str | Path,
     *,
     sentences: str | Path | None = None,
+    column: str | None = None,
     data_dir: str | Path | None = None,
     questions: Sequence[str] = (),
     overrides: Sequence[str] = (),
@@ -103,11 +79,12 @@ def quickstart(
     """Run the main job into the folder ``output``.
 
     Writes ``model/`` (with its run record), ``quickstart.json`` and ``page.html``. A training that was interrupted
-    goes on where it was.
+    goes on where it was, one that was finished is not done again.
 
     Args:
         output: A folder, made if missing.
         sentences: The user's own sentences; the sample that ships without.
+        column: The text column of ``sentences``, where there are several.
         data_dir: Folder that holds ``sts/``: measures the seven STS tests too.
         questions: What to search for; three examples, or three of the user's sentences, by default.
         overrides: Settings laid over the recipe, as ``key=value``.
@@ -117,22 +94,26 @@ def quickstart(
     Raises:
         InputError: Bad sentences, data folder, settings or output; the output holds a finished quickstart.
     """
-    from sentsmith.quickstart.page import build_page
-    from sentsmith.report.page import write_page
-
     begun = time.perf_counter()
     folder = Path(output)
     tasks = None if data_dir is None else load_suites(["sts"], data_dir=data_dir)
-    job = _sample_job() if sentences is None else _own_job(sentences, folder)
+    job = _sample_job() if sentences is None else _own_job(sentences, column, folder)
     recipe, method = load_recipe(job.recipe, [f"data.train={job.train}", *overrides])
     model_folder = folder / "model"
     resume = (model_folder / WORK).exists() and not overwrite
-    Output(model_folder, resume=resume, overwrite=overwrite).check(recipe)
+    done = None if overwrite else _trained_before(folder, recipe)
+    if done is None:
+        Output(model_folder, resume=resume, overwrite=overwrite).check(recipe)
+        # Pages of an earlier run must not stand beside a model that they do not describe.
+        for name in (_SUMMARY, _PAGE):
+            (folder / name).unlink(missing_ok=True)
+    if job.lines:
+        write_text(job.train, "".join(f"{line}\n" for line in job.lines))
     logger.info("measuring the start model, %s", recipe.model)
     start = as_encoder(load(recipe.model))
     before = job.measures(start)
     logger.info("training")
-    record = method.run(recipe, model_folder, resume=resume, overwrite=overwrite, progress=progress)
+    record = done or method.run(recipe, model_folder, resume=resume, overwrite=overwrite, progress=progress)
     trained = as_encoder(load(model_folder))
     logger.info("measuring the trained model")
     after = job.measures(trained)
@@ -154,9 +135,17 @@ def quickstart(
             measure(trained, tasks, name=str(model_folder)),
         )
     outcome.seconds = time.perf_counter() - begun
-    write_json(folder / "quickstart.json", _summary(outcome))
-    write_page(build_page(outcome), folder / "page.html")
+    write_json(folder / _SUMMARY, outcome.as_dict())
+    write_page(build_page(outcome), folder / _PAGE)
     return outcome
+
+
+def _trained_before(folder: Path, recipe: Any) -> dict[str, Any] | None:
+    """Return the record of a training that a killed quickstart had finished, if it was this one."""
+    record = read(folder / "model")
+    if record is None or (folder / _SUMMARY).exists():
+        return None
+    return record if record.get("settings_sha256") == settings_hash(recipe) else None
 
 
 def sample_folder() -> Path:
@@ -172,6 +161,7 @@ def _sample_job() -> _Job:
     return _Job(
         recipe="quickstart",
         train=sample / "triplets-train.jsonl",
+        lines=[],
         measures=lambda encoder: sample_measures(encoder, lists, triplets),
         text=text,
         about="the prose of this Python's own language reference (pydoc_data.topics)",
@@ -179,35 +169,16 @@ def _sample_job() -> _Job:
     )
 
 
-def _own_job(sentences: str | Path, folder: Path) -> _Job:
+def _own_job(sentences: str | Path, column: str | None, folder: Path) -> _Job:
     """Train on the first nine tenths of the user's text and measure on the rest, which is kept apart."""
-    text = list(read_sentences(sentences))
-    held = max(len(text) // 10, 20)
-    if len(text) - held < 64:
-        raise InputError(f"holds {len(text)} sentences; the quickstart needs at least 84", path=sentences)
-    train, kept = text[:-held], text[-held:]
-    task: NextSentenceTask = own_text_task(kept, seed=_SEED)
-    seen = set(task.queries) | set(task.candidates)
-    path = folder / "train-sentences.txt"
-    with atomic_path(path) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in train if line not in seen), encoding="utf-8")
+    text = read_own_text(sentences, column=column)
+    task = own_text_task(text.held_out, seed=_SEED)
     return _Job(
         recipe="quickstart-own-text",
-        train=path,
+        train=folder / "train-sentences.txt",
+        lines=text.train,
         measures=lambda encoder: own_text_measures(encoder, task),
-        text=train,
+        text=sample_random(text.train, _SEARCHED, seed=_SEED),
         about=f"your text, {Path(sentences).name}",
-        questions=kept[:3],
+        questions=task.queries[:3],
     )
-
-
-def _summary(outcome: Outcome) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        "measures": [comparison.as_dict() for comparison in outcome.comparisons],
-        "seconds": round(outcome.seconds, 1),
-        "searched": outcome.searched,
-        "model": outcome.record,
-    }
-    if outcome.suites is not None:
-        result["sts"] = {"before": outcome.suites[0], "after": outcome.suites[1]}
-    return result

@@ -107,9 +107,9 @@ def _positions(known: _Known, lists: Sequence[Sequence[str]]) -> list[float]:
     return [float(cosine(firsts, known.encode([entry[i] for entry in lists])).mean()) for i in range(1, width)]
 
 
-def own_text_task(sentences: Sequence[str], *, seed: int) -> NextSentenceTask:
-    """Make the task from a text of one sentence a line: find the sentence that follows."""
-    return next_sentence_task([sentences], seed=seed)
+def own_text_task(paragraphs: Sequence[Sequence[str]], *, seed: int) -> NextSentenceTask:
+    """Make the task from a text: find the sentence that follows in the same paragraph."""
+    return next_sentence_task(paragraphs, seed=seed)
 
 
 def own_text_measures(encoder: Encoder, task: NextSentenceTask) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sentsmith.quickstart.job import Outcome
+from sentsmith.quickstart.outcome import Outcome
 from sentsmith.report import pictures
 from sentsmith.report.page import Callout, Headline, Page, Picture, Section
 from sentsmith.report.side_by_side import side_by_side
@@ -104,7 +104,9 @@ def _search(outcome: Outcome) -> Section:
 
 def _training(record: dict[str, Any]) -> Section:
     loss = [(point["step"], point["loss"]) for point in record["loss"]]
-    shown = [Picture(pictures.curve({"loss": loss}, x_label="step", y_label="loss", title="Training loss"))]
+    # A run of a few steps logs no loss.
+    curve = pictures.curve({"loss": loss}, x_label="step", y_label="loss", title="Training loss") if loss else ""
+    shown = [Picture(curve)] if curve else []
     selection = record["selection"]
     notes = []
     if selection is not None and selection["history"]:

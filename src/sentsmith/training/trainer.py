@@ -21,9 +21,8 @@ from sentsmith.training.settings import TrainingSettings
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.evaluation import BaseEvaluator
     from torch import nn
-
-    from sentsmith.training.selection import JudgeEvaluator
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def make_trainer(
     *,
     work: Path,
     precision: str,
-    evaluator: JudgeEvaluator | None,
+    evaluator: BaseEvaluator | None,
     callbacks: Sequence[TrainerCallback],
     progress: bool,
 ) -> Trainer:
