@@ -46,6 +46,8 @@ def read_own_text(path: str | Path, *, column: str | None = None) -> OwnText:
     """
     paragraphs = [paragraph for paragraph in _paragraphs(path, column) if paragraph]
     total = sum(map(len, paragraphs))
+    if not total:
+        raise InputError("is empty: it holds no sentence", path=path)
     held_out = _end_of(paragraphs, max(total // 10, _LEAST_HELD_OUT))
     kept = {normal_form(sentence) for paragraph in held_out for sentence in paragraph}
     trained = sum(len(paragraph) for paragraph in paragraphs) - sum(map(len, held_out))
