@@ -199,3 +199,15 @@ def sentsmith_process():
     for command in started:
         if command.running:
             command.kill()
+
+
+@pytest.fixture(autouse=True)
+def _quiet_log():
+    """Undo what a command of the test did to the library's log: one test's level is not the next one's."""
+    import logging
+
+    logger = logging.getLogger("sentsmith")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)

@@ -43,9 +43,9 @@ def sentsmith_(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["sentsmith", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
-            main()
+            sys.exit(main())  # it returns when all went well
         out, err = capsys.readouterr()
-        return end.value.code, out, err
+        return end.value.code or 0, out, err
 
     return run
 

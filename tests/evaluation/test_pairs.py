@@ -58,7 +58,7 @@ def test_empty_sentences_stay(tmp_path):
         (" \n\n", "is empty"),
         ("a,b,\n", "no row with a gold score"),
         (b"a,b,1\n\0\n", "binary"),
-        (b"a" * 200_000 + b",b,1\n", "row 1: is not valid csv: field larger"),
+        (b"a" * 2_000_000 + b",b,1\n", "row 1: is not valid csv: field larger"),
         (",,\n", "row 1: is no file"),
     ],
 )
