@@ -211,3 +211,22 @@ def _quiet_log():
     yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Return a function that runs ``sentsmith ARGUMENTS`` in this process and returns (exit code, stdout, stderr)."""
+    import sys
+
+    from sentsmith.cli.main import main
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["sentsmith", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return call

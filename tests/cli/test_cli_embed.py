@@ -9,23 +9,16 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sentsmith.cli.main import main
 from sentsmith.encoders.loading import load
 
 
 @pytest.fixture
-def embed(tmp_path, monkeypatch, capsys, tiny_bert):
+def embed(tmp_path, monkeypatch, command, tiny_bert):
     """Return a function that embeds in an empty folder and returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments, model=tiny_bert):
-        monkeypatch.setattr(sys, "argv", ["sentsmith", "embed", "--model", str(model), *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, *capsys.readouterr()
+        return command("embed", "--model", model, *arguments)
 
     return call
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
-
-from sentsmith.cli.main import main
 
 
 @pytest.fixture
@@ -24,17 +21,11 @@ def here(tmp_path, monkeypatch, tiny_settings):
 
 
 @pytest.fixture
-def train(here, monkeypatch, capsys):
+def train(here, command):
     """Return a function that trains here and returns (exit code, stdout, stderr)."""
 
     def call(*arguments, recipe="r.yaml", output="out"):
-        monkeypatch.setattr(sys, "argv", ["sentsmith", "train", recipe, "--output", output, *map(str, arguments)])
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, *capsys.readouterr()
+        return command("train", recipe, "--output", output, *arguments)
 
     return call
 
