@@ -13,8 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sentsmith.corpus.lines import MAX_LINE
-from sentsmith.corpus.reading import read_pairs, read_rankings, read_rows, read_sentences, read_triplets
-from sentsmith.corpus.rows import Pair, Ranking, Triplet
+from sentsmith.corpus.reading import (
+    read_pairs,
+    read_rankings,
+    read_rows,
+    read_sentences,
+    read_translations,
+    read_triplets,
+    rereadable,
+)
+from sentsmith.corpus.rows import Pair, Ranking, Translation, Triplet, as_dict
 from sentsmith.errors import InputError
 
 TEXTS = ["A man plays the guitar.", "Zwölf Boxkämpfer", "日本語の文", 'She said "no", twice.']
@@ -142,6 +150,29 @@ def test_rankings(tmp_path):
     assert list(read_rankings(path)) == [Ranking(("a", "b", "c"))]
 
 
+def test_translations(tmp_path):
+    named = write(tmp_path / "a.jsonl", '{"echo": "A hound.", "sentence": "A dog.", "id": 1}\n')
+    assert list(read_translations(named)) == [Translation("A dog.", "A hound.")]
+    bare = write(tmp_path / "a.tsv.gz", "A dog.\tA hound.\nA cat.\tA tomcat.\n")
+    found = list(read_translations(bare))
+    assert found == [Translation("A dog.", "A hound."), Translation("A cat.", "A tomcat.")]
+    assert as_dict(found[1]) == {"sentence": "A cat.", "echo": "A tomcat."}
+
+
+def test_what_can_be_read_only_once_can_be_read_again(tmp_path, monkeypatch):
+    file = write(tmp_path / "a.txt", "one\n")
+    with rereadable(str(file), tmp_path / "out.npy") as path:
+        assert path == file
+    assert file.exists()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Zwölf\n\ntwo\n".encode())))
+    with rereadable("-", tmp_path / "out.npy") as path:
+        assert [list(read_sentences(path)) for _ in range(2)] == [["Zwölf", "two"]] * 2
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xff\n")))
+    with pytest.raises(InputError, match="standard input, row 2"), rereadable("-", tmp_path / "out.npy"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
 @pytest.mark.parametrize(
     ("read", "text", "reason"),
     [
@@ -154,6 +185,8 @@ def test_rankings(tmp_path):
         (read_triplets, "anchor,positive\na,b\n", "needs the columns anchor, positive, negative or sent0"),
         (read_triplets, "anchor,positive,negative\na,,c\n", ", row 2: positive is empty"),
         (read_rankings, "sentences,label\nx y z,1\n", "sentences holds str; a list of texts"),
+        (read_translations, "sentence,echo\na,b\nc, \n", ", row 3: echo is empty"),
+        (read_translations, "sentence,translation\na,b\n", "needs the columns sentence, echo; it has: sentence, trans"),
     ],
 )
 def test_wrong_typed_rows(tmp_path, read, text, reason):
@@ -272,7 +305,7 @@ def test_reading_is_a_stream(tmp_path):
         list(rows)
 
 
-READERS = [read_sentences, read_rows, read_triplets, read_pairs, read_rankings]
+READERS = [read_sentences, read_rows, read_triplets, read_pairs, read_rankings, read_translations]
 SUFFIXES = [kind + packed for kind in (".txt", ".jsonl", ".csv", ".tsv", ".parquet") for packed in ("", ".gz")]
 PIECES = st.sampled_from(
     [

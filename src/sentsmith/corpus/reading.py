@@ -8,6 +8,7 @@ iterator that holds a few rows at a time. Whatever is wrong with the input is an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 from sentsmith.corpus.formats import Table, has_columns, kind_of, open_table, text_columns
 from sentsmith.corpus.lines import STDIN, label
-from sentsmith.corpus.rows import Pair, Ranking, Triplet
+from sentsmith.corpus.rows import Pair, Ranking, Translation, Triplet
 from sentsmith.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ SENTENCE_COLUMNS = ("sentence", "text", "sentences", "anchor", "sentence1")
 
 _TRIPLETS = (("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg"))
 _PAIRS = (("sentence1", "sentence2", "score"), ("sentence_A", "sentence_B", "relatedness_score"))
+_TRANSLATIONS = (("sentence", "echo"),)
 
 T = TypeVar("T")
 
@@ -135,6 +137,27 @@ def read_sentences(path: str | Path, *, column: str | None = None) -> Iterator[s
         InputError: The input cannot be read, lacks the column, or the column holds something other than text.
     """
     return _eager(_sentences(path, column))
+
+
+@contextlib.contextmanager
+def rereadable(sentences: str | Path, output: Path) -> Iterator[Path]:
+    """Yield a path whose sentences can be read more than once: ``sentences`` itself, or what standard input held.
+
+    Standard input is written beside ``output``, and removed at the end.
+
+    Raises:
+        InputError: Standard input cannot be read.
+    """
+    if str(sentences) != STDIN:
+        yield Path(sentences)
+        return
+    spool = output.with_name(output.name + ".stdin.txt")
+    try:
+        with spool.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(f"{line}\n" for line in read_sentences(STDIN))
+        yield spool
+    finally:
+        spool.unlink(missing_ok=True)
 
 
 def _sentences(path: str | Path, column: str | None) -> Iterator[str]:
@@ -252,6 +275,20 @@ def read_rankings(path: str | Path) -> Iterator[Ranking]:
     return _eager(_typed(path, (("sentences",),), ranking))
 
 
+def read_translations(path: str | Path) -> Iterator[Translation]:
+    """Read sentences with their round-trip translations: columns ``sentence, echo``.
+
+    Raises:
+        InputError: The input cannot be read, lacks the columns, or a text is empty (names file and row).
+    """
+
+    def translation(row: Mapping[str, Any], names: Sequence[str]) -> Translation:
+        sentence, echo = (row[name] for name in names)
+        return Translation(sentence, echo)
+
+    return _eager(_typed(path, _TRANSLATIONS, translation))
+
+
 def _typed(
     path: str | Path,
     namings: Sequence[tuple[str, ...]],
@@ -288,7 +325,9 @@ __all__ = [
     "read_rankings",
     "read_rows",
     "read_sentences",
+    "read_translations",
     "read_triplets",
     "readable_files",
+    "rereadable",
     "text_columns",
 ]

@@ -46,7 +46,18 @@ class Ranking:
             _need_text(**{f"sentences[{place}]": text})
 
 
-Row = Triplet | Pair | Ranking
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A sentence and its echo: the sentence translated into another language and back."""
+
+    sentence: str
+    echo: str
+
+    def __post_init__(self) -> None:
+        _need_text(sentence=self.sentence, echo=self.echo)
+
+
+Row = Triplet | Pair | Ranking | Translation
 
 
 def as_dict(row: Row) -> dict[str, Any]:

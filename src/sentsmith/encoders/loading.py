@@ -6,9 +6,11 @@ against the published sha256 before use, so nobody trains from something else by
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,15 +51,13 @@ def load(
         SentsmithError: The name needs a hub that cannot be reached, or the packaged weights are not the official ones.
     """
     import torch
-    from safetensors import SafetensorError
     from sentence_transformers import SentenceTransformer
 
     folder = resolve(name)
-    _refuse_pickled_weights(folder)
+    refuse_pickled_weights(folder)
     classes = _our_module_classes(folder)
-    damaged = (ImportError, SafetensorError)
     model_kwargs: dict[str, Any] = {"use_safetensors": True, "dtype": getattr(torch, dtype or "float32")}
-    try:
+    with loading_errors(folder):
         model: SentenceTransformer = SentenceTransformer._load_with_module_classes(  # noqa: SLF001 - the door
             str(folder),
             classes,
@@ -66,12 +66,22 @@ def load(
             local_files_only=True,
             model_kwargs=model_kwargs,
         )
+    model.eval()
+    return model
+
+
+@contextlib.contextmanager
+def loading_errors(folder: Path) -> Iterator[None]:
+    """Turn what the libraries raise while they load the model in ``folder`` into :class:`InputError`."""
+    from safetensors import SafetensorError
+
+    damaged = (ImportError, SafetensorError)
+    try:
+        yield
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, AttributeError, *damaged) as error:
         first = str(error).strip().partition("\n")[0]
         hint = " If you trust it, allow it with trust_remote_code." if "trust_remote_code" in str(error) else ""
         raise InputError(f"cannot be loaded as a model: {first}{hint}", path=folder) from error
-    model.eval()
-    return model
 
 
 def resolve(name: str | Path) -> Path:
@@ -126,7 +136,12 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def _refuse_pickled_weights(folder: Path) -> None:
+def refuse_pickled_weights(folder: Path) -> None:
+    """Check that a folder holds a model with weights in safetensors.
+
+    Raises:
+        InputError: It holds no model, no weights, or only pickled ones.
+    """
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
         raise InputError("holds no model: neither modules.json nor config.json is there", path=folder)
     safe = [file.parent for file in folder.rglob("*.safetensors")]

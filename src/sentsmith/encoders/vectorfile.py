@@ -6,7 +6,6 @@ killed goes on from there; a run of another model, or over other data, does not 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import logging
@@ -19,8 +18,7 @@ import numpy as np
 
 from sentsmith import __version__
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.lines import STDIN
-from sentsmith.corpus.reading import read_sentences
+from sentsmith.corpus.reading import read_sentences, rereadable
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.files import atomic_path, make_folder, sha256, write_json
@@ -58,13 +56,7 @@ def embed_path(
     if backend not in BACKENDS or (backend == "openvino" and precision != "fp32"):
         raise SettingsError(f"backend {backend!r} with {precision}: use torch, or openvino with fp32")
     target = checked_output(output, overwrite=overwrite)
-    with contextlib.ExitStack() as stack:
-        path = Path(sentences)
-        if str(sentences) == STDIN:
-            path = target.with_name(target.name + ".stdin.txt")
-            stack.callback(path.unlink, missing_ok=True)
-            with path.open("w", encoding="utf-8", newline="\n") as spool:
-                spool.writelines(f"{line}\n" for line in read_sentences(STDIN))
+    with rereadable(sentences, target) as path:
         folder = resolve(model)
         key = {
             "data": data_hash(path),
