@@ -201,6 +201,53 @@ def sentsmith_process():
             command.kill()
 
 
+@pytest.fixture(scope="session")
+def in_two_processes(tmp_path_factory):
+    """Return a function that calls ``function(rank, *arguments)``, a function of a test's file, in two processes.
+
+    They form a group of ``torch.distributed`` (gloo). Returns what the two returned, in the order of their ranks.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sentsmith.training.run", "sentsmith.encoders.vectorfile"])
+
+    def call(function, *arguments):
+        import torch
+
+        folder = tmp_path_factory.mktemp("processes")
+        torch.save(arguments, folder / "arguments")
+        code = f"""if True:
+            import datetime, os, runpy, traceback
+            os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")
+            import torch
+            torch.set_num_threads(1)
+            try:
+                torch.distributed.init_process_group(
+                    "gloo", init_method="file://{folder / "store"}", rank=int(rank), world_size=2,
+                    timeout=datetime.timedelta(seconds=60),
+                )
+                arguments = torch.load({str(folder / "arguments")!r}, weights_only=False)
+                function = runpy.run_path({function.__code__.co_filename!r})[{function.__name__!r}]
+                torch.save(function(int(rank), *arguments), {str(folder)!r} + "/" + rank)
+                torch.distributed.destroy_process_group()
+            except BaseException:
+                with open({str(folder)!r} + "/error-" + rank, "w") as stream:
+                    traceback.print_exc(file=stream)
+                raise
+        """
+        processes = [context.Process(target=exec, args=(code, {"rank": str(rank)})) for rank in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+            if process.is_alive():
+                process.kill()
+        errors = "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("error-*")))
+        assert [process.exitcode for process in processes] == [0, 0], errors
+        return [torch.load(folder / str(rank), weights_only=False) for rank in range(2)]
+
+    return call
+
+
 @pytest.fixture(autouse=True)
 def _quiet_log():
     """Undo what a command of the test did to the library's log: one test's level is not the next one's."""

@@ -78,19 +78,29 @@ def join(columns: Sequence[Features], *, pad_token_id: int = 0) -> dict[str, Ten
         pad_token_id: Fills ``input_ids``. Masked positions are never read; the id matters only to models that find
             padding by it (RoBERTa numbers positions that way).
     """
-    keys = [key for key, value in columns[0].items() if isinstance(value, Tensor) and value.dim() == 2]
     width = max(column["attention_mask"].shape[1] for column in columns)
-    left = any(bool((column["attention_mask"][:, 0] == 0).any()) for column in columns)
+    left = any(pads_left(column) for column in columns)
+    wide = [widen(column, width, left=left, pad_token_id=pad_token_id) for column in columns]
+    return {key: torch.cat([column[key] for column in wide]) for key in wide[0]}
 
-    def widen(column: Features, key: str) -> Tensor:
-        missing = width - column[key].shape[1]
+
+def pads_left(features: Features) -> bool:
+    """Whether rows are padded in front of their first token rather than behind their last."""
+    return bool((features["attention_mask"][:, :1] == 0).any())
+
+
+def widen(features: Features, width: int, *, left: bool, pad_token_id: int = 0) -> dict[str, Tensor]:
+    """Return the 2-d tensors of ``features``, padded to ``width`` columns on the side given."""
+
+    def pad(key: str, value: Tensor) -> Tensor:
+        missing = width - value.shape[1]
         sides = (missing, 0) if left else (0, missing)
-        return nn.functional.pad(column[key], sides, value=_FILL.get(key, pad_token_id))
+        return nn.functional.pad(value, sides, value=_FILL.get(key, pad_token_id))
 
-    return {key: torch.cat([widen(column, key) for column in columns]) for key in keys}
+    return {key: pad(key, value) for key, value in features.items() if isinstance(value, Tensor) and value.dim() == 2}
 
 
-def forward(model: nn.Module, features: Features, chunking: Chunking) -> Tensor:
+def forward(model: nn.Module, features: Features, chunking: Chunking, *, output: str = "sentence_embedding") -> Tensor:
     """Return the sentence vectors of a batch, computed chunk by chunk.
 
     Equals ``model(features)["sentence_embedding"]``: with dropout off the loss and every parameter's gradient agree
@@ -100,6 +110,7 @@ def forward(model: nn.Module, features: Features, chunking: Chunking) -> Tensor:
         model: Maps features to a dictionary with ``sentence_embedding`` (any ``SentenceTransformer``).
         features: Padded on either side, ``[rows, width]`` each.
         chunking: How to cut, and whether to recompute.
+        output: Which entry of that dictionary is wanted.
 
     Returns:
         ``[rows, dimension]`` in the model's dtype, rows in the order given.
@@ -110,7 +121,7 @@ def forward(model: nn.Module, features: Features, chunking: Chunking) -> Tensor:
 
     def run(rows: Tensor) -> Tensor:
         part = trim({key: value[rows] if value.dim() == 2 else value for key, value in features.items()})
-        vectors: Tensor = model(part)["sentence_embedding"]
+        vectors: Tensor = model(part)[output]
         return vectors
 
     parts = []

@@ -220,7 +220,12 @@ def test_two_and_three_columns(model, sentences, columns):
     loss = SimCSELoss(model, temperature=0.2, chunking=Chunking(40, 2), hard_negative_log_weight=0.5)
     expected = info_nce(*parts, temperature=0.2, hard_negative_log_weight=0.5)
     assert loss(batch, labels=None).item() == pytest.approx(expected.item(), abs=1e-5)
-    assert loss.get_config_dict() == {"temperature": 0.2, "hard_negative_log_weight": 0.5, "mask_duplicates": True}
+    assert loss.get_config_dict() == {
+        "temperature": 0.2,
+        "hard_negative_log_weight": 0.5,
+        "mask_duplicates": True,
+        "gather_across_devices": True,
+    }
 
 
 def test_duplicates_are_masked_or_counted(model, sentences):

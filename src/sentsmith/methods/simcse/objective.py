@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sentsmith.encoders.chunked import Chunking, Features, forward, join
+from sentsmith.encoders.gathering import gather_features, gather_rows, process_count
 
 
 def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:
@@ -126,6 +127,9 @@ class SimCSELoss(nn.Module):
         mask_duplicates: Do not count a text that equals the anchor or its positive as a negative (see
             :func:`distinct`). The paper counts it.
         pad_token_id: The tokenizer's, see :func:`sentsmith.encoders.chunked.join`.
+        gather_across_devices: In training on several processes, compute the loss over the rows of all of them
+            (:mod:`sentsmith.encoders.gathering`): P processes with B rows each then train like one with P·B rows.
+            Off, each process has its own rows as negatives only.
     """
 
     def __init__(
@@ -137,6 +141,7 @@ class SimCSELoss(nn.Module):
         hard_negative_log_weight: float = 0.0,
         mask_duplicates: bool = True,
         pad_token_id: int = 0,
+        gather_across_devices: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
@@ -145,6 +150,7 @@ class SimCSELoss(nn.Module):
         self.hard_negative_log_weight = hard_negative_log_weight
         self.mask_duplicates = mask_duplicates
         self.pad_token_id = pad_token_id
+        self.gather_across_devices = gather_across_devices
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:  # noqa: ARG002 - the trainer passes labels
         """Return the scalar loss of one batch; ``sentence_features`` has one entry per column."""
@@ -153,15 +159,25 @@ class SimCSELoss(nn.Module):
             columns = [columns[0], columns[0]]
         if len(columns) > 3:
             raise ValueError(f"SimCSE takes one, two or three text columns, not {len(columns)}")
-        rows = len(columns[0]["attention_mask"])
         features = join(columns, pad_token_id=self.pad_token_id)
         vectors = forward(self.model, features, self.chunking)
+        # [row, column, d]: a row travels with all its columns, in one exchange.
+        vectors = vectors.reshape(len(columns), -1, vectors.shape[1]).transpose(0, 1)
+        if self.gather_across_devices:
+            vectors = gather_rows(vectors)
         return info_nce(
-            *torch.split(vectors, rows),
+            *vectors.unbind(dim=1),
             temperature=self.temperature,
-            keep=distinct(features, rows) if self.mask_duplicates else None,
+            keep=distinct(self._texts(columns, features), len(vectors)) if self.mask_duplicates else None,
             hard_negative_log_weight=self.hard_negative_log_weight,
         )
+
+    def _texts(self, columns: list[Features], joined: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the joined columns of all processes whose vectors are in the loss."""
+        if not self.gather_across_devices or process_count() == 1:
+            return joined
+        everyones = [gather_features(column, pad_token_id=self.pad_token_id) for column in columns]
+        return join(everyones, pad_token_id=self.pad_token_id)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says of the loss."""
@@ -169,4 +185,5 @@ class SimCSELoss(nn.Module):
             "temperature": self.temperature,
             "hard_negative_log_weight": self.hard_negative_log_weight,
             "mask_duplicates": self.mask_duplicates,
+            "gather_across_devices": self.gather_across_devices,
         }
