@@ -1,0 +1,97 @@
+"""What comes before the joint training: each tower learns alone, on sentences of its own."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentsmith.corpus.datasets import data_hash
+from sentsmith.corpus.reading import read_translations
+from sentsmith.methods.jtcse.settings import Recipe
+from sentsmith.methods.simcse import recipe as simcse
+from sentsmith.training import record
+from sentsmith.training.data import TrainingRows
+from sentsmith.training.output import Output
+from sentsmith.training.settings import TrainingSettings
+
+logger = logging.getLogger(__name__)
+
+
+def own_rows(recipe: Recipe, rows: TrainingRows) -> list[TrainingRows]:
+    """Return the sentences that each tower learns alone: all or its half, with the echoes of its translations.
+
+    Raises:
+        InputError: A file of translations cannot be read.
+    """
+    from datasets import Dataset, concatenate_datasets
+
+    if not recipe.jtcse.simcse.enabled:
+        return []
+    found = []
+    for index, part in enumerate(_parts(recipe, rows)):
+        path = recipe.tower(index).translations
+        own = replace(rows, train=part, warnings=[])
+        if path is not None:
+            # The union of both: whether the echoes replace the corpus or join it is left open by the paper.
+            echoes = Dataset.from_dict({"sentence": [row.echo for row in read_translations(path)]})
+            own = replace(own, train=concatenate_datasets([part, echoes]), sha256=f"{rows.sha256}+{data_hash(path)}")
+        found.append(own)
+    return found
+
+
+def train_towers(
+    recipe: Recipe, own: list[TrainingRows], work: Path, *, progress: bool
+) -> tuple[list[str], dict[str, Any]]:
+    """Train each tower alone by SimCSE in a folder of ``work``, or take what an earlier run has finished there.
+
+    Args:
+        recipe: The settings.
+        own: The sentences of each tower, from :func:`own_rows`; none without this stage.
+        work: The run's work folder.
+        progress: Draw a progress bar.
+
+    Returns:
+        The folders of the trained towers, and what the run record keeps of them.
+    """
+    folders, facts = [], []
+    for index, rows in enumerate(own):
+        folder = work / f"tower-{index + 1}"
+        folders.append(str(folder))
+        result = record.read(folder)
+        if result is None:
+            logger.info("tower %d learns alone, from %s", index + 1, recipe.tower(index).model)
+            result = simcse.train_rows(_alone(recipe, index), rows, Output(folder, resume=True), progress=progress)
+        facts.append({key: result.get(key) for key in ("settings", "data", "seconds", "speed", "loss", "selection")})
+    return folders, {"towers": facts}
+
+
+def _parts(recipe: Recipe, rows: TrainingRows) -> list[Any]:
+    if not recipe.jtcse.simcse.halves:
+        return [rows.train, rows.train]
+    order = list(range(len(rows.train)))
+    random.Random(recipe.training.seed).shuffle(order)
+    middle = len(order) // 2
+    return [rows.train.select(sorted(part)) for part in (order[:middle], order[middle:])]
+
+
+def _alone(recipe: Recipe, index: int) -> simcse.Recipe:
+    stage, tower = recipe.jtcse.simcse, recipe.tower(index)
+    alone = {
+        "batch_size": stage.batch_size,
+        "learning_rate": tower.learning_rate,
+        "epochs": stage.epochs,
+        "max_steps": stage.max_steps,
+        "seed": tower.seed,
+        "blend": 1.0,
+    }
+    return simcse.Recipe(
+        model=tower.model or recipe.model,
+        data=recipe.data,
+        training=TrainingSettings.model_validate(recipe.training.model_dump() | alone),
+        simcse=simcse.SimcseSettings(
+            temperature=recipe.jtcse.temperature, head=stage.head, pooling=recipe.jtcse.pooling, mask_duplicates=False
+        ),
+    )
