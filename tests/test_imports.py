@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "quickstart": {"methods", "training", "llm", "evaluation", "encoders", "corpus", "report", "search"},
     "cli": {"quickstart", "methods", "training", "llm", "evaluation", "encoders", "corpus", "report", "search"},
 }
-TOP = {"errors", "files", "settings", "__version__"}
+TOP = {"errors", "files", "settings", "versions", "__version__"}
 
 
 def imported(file: Path, package: tuple[str, ...]) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -14,21 +13,10 @@ from typing import Any
 
 from sentsmith.errors import InputError
 from sentsmith.settings import Settings
+from sentsmith.versions import versions as versions  # noqa: PLC0414 - part of what a record says
 
 RECORD = "run.json"
 SETTINGS = "settings.yaml"
-_PACKAGES = (
-    "sentsmith", "torch", "transformers", "sentence-transformers", "accelerate", "datasets", "numpy", "scipy",
-    "scikit-learn", "tokenizers", "safetensors",
-)  # fmt: skip
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that shape a result."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        found[package] = importlib.metadata.version(package)
-    return found
 
 
 def hardware() -> dict[str, Any]:
