@@ -71,3 +71,25 @@ def test_wrong_suite_and_wrong_data_are_errors(data, tmp_path):
     assert "missing STS12-en-test" in str(missing.exception)
     assert wrong.exception.exit_code == missing.exception.exit_code == 2
     assert not (tmp_path / "results.json").exists()
+
+
+def test_diagnostics_of_a_real_model(data, tmp_path, tiny_bert, monkeypatch):
+    monkeypatch.undo()
+    dev = "a man sings .,a man sings again .,4.8\na dog runs .,the cat sleeps .,0.5\nred book .,a blue book .,2.5\n"
+    (data / "sts" / "STSBenchmark" / "dev.csv").write_text(dev)
+    arguments = (tiny_bert, "--suite", "diagnostics", "--data-dir", data, "--output", tmp_path / "out")
+    result = run(*arguments, "--sentence", "a small dog", "--tokens", 8)
+    assert result.exit_code == 0, result.output
+    assert "uniformity" in result.stdout
+    found = json.loads((tmp_path / "out" / "results.json").read_text())["diagnostics"]
+    assert {"alignment", "uniformity", "e_cls", "e_cls_by_layer", "gmacs", "score_per_gmac", "bands"} <= set(found)
+    assert (found["tokens"], found["sentence"], found["notes"]) == (8, "a small dog", [])
+    assert len(found["e_cls_by_layer"]) == 2
+    assert "small" in (tmp_path / "out" / "attention.svg").read_text()
+    assert (tmp_path / "out" / "similarities.svg").is_file()
+
+
+def test_options_of_diagnostics_without_it_are_an_error(data, tmp_path):
+    result = run("m", "--suite", "sts-dev", "--tokens", 8, "--data-dir", data, "--output", tmp_path)
+    assert isinstance(result.exception, SettingsError)
+    assert "add it to the suites" in str(result.exception)

@@ -146,6 +146,25 @@ def test_what_an_evaluation_writes_is_read(tmp_path):
     assert origin["versions.python"] == [results["details"]["versions"]["python"]]
 
 
+def test_diagnostics_are_shown_beside_each_other(tmp_path):
+    one = {"alignment": 0.25, "e_cls": None, "gmacs": 0.5, "tokens": 32, "notes": ["no E_CLS: <b>no</b> encoder"]}
+    two = {"alignment": 0.125, "e_cls": 0.4, "e_cls_by_layer": [0.5, 0.3], "bands": {"4–5": {"mean": 0.9}}, "notes": []}
+    places = [folder(tmp_path, name, results={"diagnostics": found}) for name, found in (("a", one), ("b", two))]
+    found = section(compare(places), "Diagnostics")
+    assert rows(found.tables[0]) == {
+        "alignment": [Score(0.25, digits=3), Score(0.125, digits=3)],
+        "E_CLS, mean over layers": [NOT_RECORDED, Score(0.4, digits=3)],
+        "GMACs for one sentence": [Score(0.5, digits=3), NOT_RECORDED],
+        "its tokens": [32, NOT_RECORDED],
+        "mean cosine, gold 4–5": [NOT_RECORDED, Score(0.9, digits=3)],
+    }
+    assert found.notes == ["`a`: no E_CLS: <b>no</b> encoder"]
+    assert "0.5 at 1, 0.3 at 2" in found.pictures[0].svg
+    assert "<b>no</b>" not in render(compare(places))
+    odd = folder(tmp_path, "c", results={"diagnostics": {"bands": [1], "e_cls_by_layer": "x", "notes": 3}})
+    assert section(compare([odd]), "Diagnostics") is None
+
+
 def test_an_evaluation_alone_has_no_curves_and_no_settings(tmp_path):
     page = compare([folder(tmp_path, "e", results={"model": "minilm", "scores": {"STSB": 82.03}})])
     assert section(page, "Training curves") is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,14 +73,8 @@ class ModelEncoder:
         """
         if isinstance(sentences, str):
             raise TypeError("encode takes a list of sentences, not one string")
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
+        with evaluation_mode(self.model):
             blocks = [self._block(sentences[i : i + _BLOCK]) for i in range(0, len(sentences), _BLOCK)]
-        finally:
-            # One by one: a part that stays in evaluation mode while the rest trains must not be switched on.
-            for module, mode in modes:
-                module.training = mode
         if not blocks:
             return np.empty((0, self.model.get_embedding_dimension() or 0), dtype=np.float32)
         return np.concatenate(blocks)
@@ -96,6 +90,19 @@ class ModelEncoder:
         with half:
             vectors = forward(self.runner, tensors, self.chunking)
         return vectors[:, : self.model.truncate_dim].float().cpu().numpy()
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Run the block with the model in evaluation mode; afterwards every part is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        # One by one: a part that stays in evaluation mode while the rest trains must not be switched on.
+        for module, mode in modes:
+            module.training = mode
 
 
 def as_encoder(model: SentenceTransformer, *, precision: str = "fp32", backend: str = "torch") -> ModelEncoder:

@@ -27,7 +27,7 @@ class Embedded:
     """
 
     def __init__(self, sentences: Iterable[str], encoder: Encoder) -> None:
-        """Embed the different sentences of ``sentences`` with one call of ``encoder``.
+        """Embed the different sentences of ``sentences`` with one call of ``encoder``; none for no sentence.
 
         Raises:
             SentsmithError: The encoder did not return one row per sentence.
@@ -39,7 +39,8 @@ class Embedded:
         texts = list(dict.fromkeys(sentence if sentence.strip() else BLANK for sentence in unique))
         self._rows = {text: row for row, text in enumerate(texts)}
         start = time.perf_counter()
-        self._vectors = _checked(np.asarray(encoder.encode(texts), dtype=np.float32), len(texts))
+        vectors = encoder.encode(texts) if texts else np.empty((0, 0))
+        self._vectors = _checked(np.asarray(vectors, dtype=np.float32), len(texts))
         self.seconds = time.perf_counter() - start
         bad = np.flatnonzero(~np.isfinite(self._vectors).all(axis=1))
         self.not_finite = len(bad)

@@ -1,4 +1,4 @@
-"""Alignment and uniformity of vectors on the unit sphere.
+"""Alignment and uniformity of vectors on the unit sphere, and similarities in bands of gold score.
 
 Wang and Isola 2020, "Understanding Contrastive Representation Learning through Alignment and Uniformity on
 the Hypersphere", section 4.
@@ -6,16 +6,21 @@ the Hypersphere", section 4.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sentsmith.errors import InputError
+from sentsmith.evaluation.embedded import Embedded
+from sentsmith.evaluation.pairs import ScoredPairs
 
 if TYPE_CHECKING:
     import torch
 
+ALIKE = 4.0
+"""A pair with a gold score above this (of 5) is a positive pair."""
 _BLOCK = 1024  # rows compared with all later ones at a time
 
 
@@ -60,6 +65,76 @@ def uniformity(x: ArrayLike | torch.Tensor) -> float:
         squared = (block**2).sum(axis=1)[:, None] + (later**2).sum(axis=1) - 2 * block @ later.T
         total += np.triu(np.exp(-2 * np.maximum(squared, 0)), k=1).sum()
     return float(np.log(total / (count * (count - 1) / 2)))
+
+
+@dataclass(frozen=True)
+class PairGeometry:
+    """How a model places scored pairs.
+
+    Attributes:
+        alignment: Over the positive pairs.
+        uniformity: Over all distinct sentences.
+        positives: How many pairs the alignment is over.
+        sentences: How many sentences the uniformity is over.
+    """
+
+    alignment: float
+    uniformity: float
+    positives: int
+    sentences: int
+
+
+def pair_geometry(embedded: Embedded, pairs: ScoredPairs, *, above: float = ALIKE) -> PairGeometry:
+    """Return the alignment of the pairs that people found alike and the uniformity of all sentences.
+
+    The paper's convention (METHODS §8): positives are STS-B pairs with a gold score above 4.
+
+    Args:
+        embedded: Holds every sentence of the pairs: ``Embedded(pairs.texts(), encoder)``.
+        pairs: Gold scores from 0 to 5.
+        above: A pair is positive if its gold score is greater.
+
+    Raises:
+        InputError: No pair has a gold score above ``above``, or there is only one sentence.
+    """
+    positive = np.flatnonzero(pairs.gold > above)
+    if not len(positive):
+        raise InputError(f"no pair has a gold score above {above:g}; alignment needs such pairs, scored from 0 to 5")
+    first, second = (
+        embedded.rows([sentences[row] for row in positive]) for sentences in (pairs.sentences1, pairs.sentences2)
+    )
+    distinct = list(dict.fromkeys(pairs.texts()))
+    return PairGeometry(alignment(first, second), uniformity(embedded.rows(distinct)), len(positive), len(distinct))
+
+
+def similarity_bands(
+    cosines: ArrayLike, gold: ArrayLike, *, bands: int = 5, highest: float = 5.0
+) -> dict[str, NDArray[np.float64]]:
+    """Sort the cosines of scored pairs into bands of gold score of equal width.
+
+    A band holds its upper end and not its lower one (the first holds both), so that of five bands the last is just
+    the positive pairs of :func:`pair_geometry`.
+
+    Args:
+        cosines: ``[n]``.
+        gold: ``[n]``, from 0 to ``highest``.
+        bands: How many.
+        highest: The greatest gold score possible.
+
+    Returns:
+        Band (``"0–1"`` … ``"4–5"``) → float64 ``[its pairs]``, possibly none.
+
+    Raises:
+        InputError: The lengths differ, or a gold score lies outside 0 to ``highest``.
+    """
+    values, scores = np.asarray(cosines, dtype=np.float64), np.asarray(gold, dtype=np.float64)
+    if values.shape != scores.shape or values.ndim != 1:
+        raise InputError(f"bands need one cosine for each gold score, given {values.shape} and {scores.shape}")
+    if not ((scores >= 0) & (scores <= highest)).all():
+        raise InputError(f"a gold score lies outside 0 to {highest:g}; bands need that scale")
+    edges = np.linspace(0, highest, bands + 1)
+    place = np.searchsorted(edges[1:-1], scores, side="left")
+    return {f"{edges[band]:g}–{edges[band + 1]:g}": values[place == band] for band in range(bands)}
 
 
 def _unit(x: Any, name: str) -> NDArray[np.float64]:

@@ -12,33 +12,26 @@ from typing import Any, Protocol
 
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import SettingsError
+from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings, diagnose
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.hub import load_sts_from_hub
 from sentsmith.evaluation.softmax import ProbeSettings
-from sentsmith.evaluation.sts import load_sts, load_sts_dev
+from sentsmith.evaluation.sts import StsTask, load_part, load_sts, load_sts_dev
 from sentsmith.evaluation.transfer import load_transfer
 from sentsmith.files import make_folder, write_json
+from sentsmith.versions import versions
 
 logger = logging.getLogger(__name__)
 
+DIAGNOSTICS = "diagnostics"
 SUITES: dict[str, str] = {
     "sts": "STS12-16, STS-B and SICK-R, their test parts",
     "sts-dev": "STS-B's dev and SICK's trial part: for choosing, nothing of the tests",
     "transfer": "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC",
+    DIAGNOSTICS: "geometry, attention and cost, over STS-B's dev part: nothing of the tests",
 }
 # SICK is only whole on the hub: an average with it must not stand under the name of the published one.
 _STS_HUB = "sts-hub"
-_PACKAGES = (
-    "sentsmith",
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-)
-
-
 _HOW = ("aggregation", "classifier")  # what all tasks of a suite share
 
 
@@ -99,6 +92,8 @@ def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings) ->
         return list(load_sts_from_hub().values())
     if name == "transfer":
         return list(load_transfer(data_dir, probe).values())
+    if name == DIAGNOSTICS:
+        return [load_part(data_dir, "STSB", "dev")]
     return list((load_sts(data_dir) if name == "sts" else load_sts_dev(data_dir)).values())
 
 
@@ -109,6 +104,7 @@ def evaluate(
     name: str,
     data_dir: str | Path | None = None,
     probe: ProbeSettings | None = None,
+    diagnostics: DiagnosticSettings | None = None,
 ) -> dict[str, Any]:
     """Measure a model on whole suites; see :func:`load_suites` for the arguments and errors.
 
@@ -118,21 +114,27 @@ def evaluate(
         name: What the result calls the model.
         data_dir: Holds ``sts/`` and ``transfer/``.
         probe: How the classifiers of ``transfer`` are trained.
+        diagnostics: What the suite ``diagnostics`` looks at.
 
     Returns:
         What ``results.json`` holds: ``model``; ``scores`` by task (Spearman and accuracy times 100, not
-        rounded); ``averages`` by suite; ``details``: the aggregation, the classifier, each task's subset
-        scores, rows and skipped files, seconds, versions.
+        rounded); ``averages`` by suite; ``diagnostics``, if that suite was asked for; ``details``: the aggregation,
+        the classifier, each task's subset scores, rows and skipped files, seconds, versions.
     """
-    return measure(encoder, load_suites(suites, data_dir=data_dir, probe=probe), name=name)
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe)
+    result = measure(encoder, tasks, name=name)
+    _diagnose(encoder, tasks, diagnostics, result)
+    return result
 
 
 def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
-    """Measure a model on loaded tasks; returns what :func:`evaluate` does."""
+    """Measure a model on loaded tasks; returns what :func:`evaluate` does, without diagnostics."""
     start = time.perf_counter()
+    tasks = {suite: members for suite, members in tasks.items() if suite != DIAGNOSTICS}
     every = [task for suite in tasks.values() for task in suite]
     embedded = Embedded((text for task in every for text in task.texts()), encoder)
-    logger.info("%s: %d sentences embedded in %.0f s", name, len(embedded), embedded.seconds)
+    if len(embedded):
+        logger.info("%s: %d sentences embedded in %.0f s", name, len(embedded), embedded.seconds)
     details: dict[str, dict[str, Any]] = {}
     averages: dict[str, float] = {}
     for suite, members in tasks.items():
@@ -151,7 +153,7 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
             "empty_sentences": embedded.blank,
             "vectors_not_finite": embedded.not_finite,
             "seconds": {"embedding": embedded.seconds, "total": time.perf_counter() - start},
-            "versions": _versions(),
+            "versions": versions(),
         },
     }
 
@@ -164,6 +166,8 @@ def evaluate_models(
     output: str | Path,
     data_dir: str | Path | None = None,
     probe: ProbeSettings | None = None,
+    diagnostics: DiagnosticSettings | None = None,
+    draw: Callable[[Diagnosis, Path], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure models one after the other and write each one's ``results.json`` as soon as it is there.
 
@@ -175,21 +179,49 @@ def evaluate_models(
             ``output/<name>/results.json``.
         data_dir: Holds ``sts/`` and ``transfer/``.
         probe: How the classifiers of ``transfer`` are trained.
+        diagnostics: What the suite ``diagnostics`` looks at.
+        draw: Draws a model's diagnosis into the folder of its results.
 
     Returns:
         The results, in the order of ``names``.
 
     Raises:
+        SettingsError: ``diagnostics`` is given and no suite of that name.
         InputError: Data, a model or the output is wrong; found before a model is loaded where possible.
     """
+    if diagnostics is not None and DIAGNOSTICS not in suites:
+        raise SettingsError(f"a sentence or a number of tokens is for the suite {DIAGNOSTICS!r}; add it to the suites")
     folder = make_folder(output)
     tasks = load_suites(suites, data_dir=data_dir, probe=probe)
     slugs = _slugs(names)
     results = []
     for name, slug in zip(names, slugs, strict=True):
-        results.append(measure(encoder_of(name), tasks, name=name))
-        write_json((folder if len(names) == 1 else folder / slug) / "results.json", results[-1])
+        encoder, place = encoder_of(name), folder if len(names) == 1 else folder / slug
+        results.append(measure(encoder, tasks, name=name))
+        diagnosis = _diagnose(encoder, tasks, diagnostics, results[-1])
+        write_json(place / "results.json", results[-1])
+        if diagnosis is not None and draw is not None:
+            draw(diagnosis, place)
     return results
+
+
+def _diagnose(
+    encoder: Encoder, tasks: Tasks, settings: DiagnosticSettings | None, result: dict[str, Any]
+) -> Diagnosis | None:
+    """Add the diagnostics to a model's result, where that suite was asked for."""
+    found = [task for task in tasks.get(DIAGNOSTICS, ()) if isinstance(task, StsTask)]
+    if not found:
+        return None
+    start = time.perf_counter()
+    diagnosis = diagnose(encoder, found[0].subsets[0].pairs, settings)
+    seconds = result["details"]["seconds"]
+    seconds[DIAGNOSTICS] = time.perf_counter() - start
+    seconds["total"] += seconds[DIAGNOSTICS]
+    logger.info("%s: diagnosed, %s %.2f", result["model"], found[0].name, diagnosis.score)
+    # A score and no average: its suite has this one only.
+    result["scores"].setdefault(found[0].name, diagnosis.score)
+    result[DIAGNOSTICS] = diagnosis.summary()
+    return diagnosis
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -218,16 +250,3 @@ def _slugs(names: Sequence[str]) -> list[str]:
         return last
     whole = [re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model" for name in names]
     return [slug if whole.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(whole, start=1)]
-
-
-def _versions() -> dict[str, str]:
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            logger.debug("%s is not installed", package)
-    return found

@@ -151,7 +151,12 @@ def histograms(groups: Mapping[str, Sequence[float]], *, x_label: str, title: st
 
 
 def histogram_panels(
-    panels: Mapping[str, Mapping[str, Sequence[float]]], *, x_label: str, title: str, bins: int = 36
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    *,
+    x_label: str,
+    title: str,
+    bins: int = 36,
+    panel_height: float = 1.75,
 ) -> str:
     """Draw :func:`histograms` in panels one above the other that share both scales.
 
@@ -160,6 +165,7 @@ def histogram_panels(
         x_label: What the values are, for example ``"cosine similarity"``.
         title: The picture's title.
         bins: How many bins cover the whole range.
+        panel_height: Height of each of several panels, in inches.
 
     Raises:
         InputError: No group of any panel has a finite value.
@@ -175,7 +181,7 @@ def histogram_panels(
     edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
     names = list(dict.fromkeys(name for groups in kept.values() for name in groups))
     with drawing():
-        height = 3.2 if len(kept) == 1 else 1.0 + 1.75 * len(kept)
+        height = 3.2 if len(kept) == 1 else 1.0 + panel_height * len(kept)
         picture, axes = figure(_WIDTH, height, title=title, rows=len(kept))
         for axis, (panel, groups) in zip(axes, kept.items(), strict=True):
             for index, name in enumerate(names):

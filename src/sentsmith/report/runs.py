@@ -57,7 +57,11 @@ def compare(folders: Sequence[str | Path]) -> Page:
     runs = _distinct([read_run(folder) for folder in folders])
     sections = [
         _overview(runs),
-        *(section for section in (_scores(runs), _curves(runs), _settings(runs)) if section is not None),
+        *(
+            section
+            for section in (_scores(runs), _diagnostics(runs), _curves(runs), _settings(runs))
+            if section is not None
+        ),
         _origin(runs),
     ]
     names = ", ".join(f"`{run.name}`" for run in runs)
@@ -173,6 +177,53 @@ def _fallen(columns: Sequence[Mapping[str, float]], runs: Sequence[Run]) -> Iter
                 yield f"{task} of `{run.name}` ({delta})"
 
 
+def _diagnostics(runs: Sequence[Run]) -> Section | None:
+    """What the suite ``diagnostics`` measured; its pictures stand beside each run's ``results.json``."""
+    columns = [_get(run.results, "diagnostics") for run in runs]
+    facts: dict[str, tuple[str, ...]] = {
+        "alignment": ("alignment",),
+        "uniformity": ("uniformity",),
+        "E_CLS, mean over layers": ("e_cls",),
+        "GMACs for one sentence": ("gmacs",),
+        "its tokens": ("tokens",),
+        "STS-B dev score per GMAC": ("score_per_gmac",),
+    }
+    bands = dict.fromkeys(band for column in columns for band, _ in _items(_get(column, "bands")))
+    facts |= {f"mean cosine, gold {band}": ("bands", band, "mean") for band in bands}
+    found = {label: [_get(column, *keys) for column in columns] for label, keys in facts.items()}
+    rows: list[list[Cell]] = [
+        [label, *map(_measure, values)] for label, values in found.items() if any(map(_is_number, values))
+    ]
+    if not rows:
+        return None
+    notes = [f"`{run.name}`: {_text(note, limit=300)}" for run in runs for note in _notes(run)]
+    layers = {run.name: list(_by_layer(run)) for run in runs}
+    pictures = []
+    if any(layers.values()):
+        from sentsmith.report.pictures import curve
+
+        pictures.append(Picture(curve(layers, x_label="layer", y_label="E_CLS", title="E_CLS by layer")))
+    return Section(
+        "Diagnostics", tables=[Table(("", *(run.name for run in runs)), rows)], pictures=pictures, notes=notes
+    )
+
+
+def _measure(value: Any) -> Cell:
+    if not _is_number(value):
+        return NOT_RECORDED
+    return value if isinstance(value, int) else Score(value, digits=3)
+
+
+def _notes(run: Run) -> list[Any]:
+    return _list(_get(run.results, "diagnostics", "notes"))
+
+
+def _by_layer(run: Run) -> Iterator[tuple[float, float]]:
+    for layer, value in enumerate(_list(_get(run.results, "diagnostics", "e_cls_by_layer")), start=1):
+        if _is_number(value):
+            yield float(layer), float(value)
+
+
 def _curves(runs: Sequence[Run]) -> Section | None:
     # matplotlib takes a second to import: only pages with curves pay for it.
     from sentsmith.report.pictures import curve
@@ -267,6 +318,10 @@ def _get(value: object, *keys: str) -> Any:
             return None
         value = value.get(key)
     return value
+
+
+def _items(value: object) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, Mapping) else ()
 
 
 def _list(value: object) -> list[Any]:
