@@ -2,8 +2,8 @@
 
 Counted are the operations that make up the work of a transformer: matrix products (linear layers, attention scores,
 attention × value) and convolutions, one multiply-accumulate for two floating-point operations. Not counted are
-additions of biases and residuals, softmax, normalisation, activations and embedding look-ups: about one hundredth of
-the whole in models of the usual width, more in tiny ones.
+additions of biases and residuals, softmax, normalisation, activations and embedding look-ups. Per token these grow with
+the width and the products with its square, so that they hardly count in models of the usual width.
 """
 
 from __future__ import annotations
