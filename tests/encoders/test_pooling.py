@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
 
 from sentsmith.encoders.loading import load
-from sentsmith.encoders.pooling import with_pooling
+from sentsmith.encoders.pooling import rebuilt, with_pooling, without_normalize
 from sentsmith.errors import InputError
 
 
@@ -86,3 +86,11 @@ def test_unknown_poolings_and_other_models_are_refused(tiny_bert):
         with_pooling(model, "max")
     with pytest.raises(InputError, match="not for Dense"):
         with_pooling(SentenceTransformer(modules=[Dense(4, 4)], device="cpu"), "cls")
+
+
+def test_without_normalize(tiny_bert, sentences):
+    model = load(tiny_bert, device="cpu")
+    assert without_normalize(model) is model
+    raw = without_normalize(rebuilt(model, [*model, Normalize()]))
+    assert raw[0] is model[0]
+    assert (raw.encode(sentences[:3]) == model.encode(sentences[:3])).all()

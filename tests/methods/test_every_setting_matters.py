@@ -8,19 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sentence_transformers.base.modules import Normalize
 
 from sentsmith import settings
+from sentsmith.encoders.loading import load
+from sentsmith.encoders.pooling import rebuilt
 from sentsmith.errors import SettingsError
 from sentsmith.methods import registry
+from sentsmith.methods.distill import recipe as distill
 from sentsmith.methods.simcse.recipe import Recipe as SimcseRecipe
 from sentsmith.methods.whitening import recipe as whitening
 from sentsmith.training.trainer import Trainer
 
 
 @pytest.fixture(scope="session")
-def files(tmp_path_factory, sentences, tiny_llama, sentence_file):
+def files(tmp_path_factory, sentences, tiny_bert, tiny_llama, sentence_file):
     """Return what the overrides below name in braces."""
     folder = tmp_path_factory.mktemp("files")
+    model = load(tiny_bert)
+    rebuilt(model, [*model, Normalize()]).save_pretrained(str(folder / "normalized"))
 
     def table(name, header, rows):
         with (folder / name).open("w", encoding="utf-8", newline="") as stream:
@@ -39,7 +45,9 @@ def files(tmp_path_factory, sentences, tiny_llama, sentence_file):
         "dev": table(
             "dev.csv", ["sentence1", "sentence2", "score"], [(*row[:2], i % 6) for i, row in enumerate(thirds)]
         ),
+        "bert": str(tiny_bert),
         "llama": str(tiny_llama),
+        "normalized": str(folder / "normalized"),
     }
 
 
@@ -67,9 +75,8 @@ def record_differs(*path):
     return look
 
 
-TRIPLETS = ("simcse.rows=triplets", "data.train={triplets}")
 # setting → (what both runs share, the change, what has to differ)
-SIMCSE = {
+SHARED = {
     "model": ((), "model={llama}", differ),
     "data.train": ((), "data.train={other}", differ),
     "data.column": (("data.train={columns}", "data.column=first"), "data.column=second", differ),
@@ -92,6 +99,9 @@ SIMCSE = {
     "training.blend": ((), "training.blend=0.5", differ),
     "training.chunk_tokens": ((), "training.chunk_tokens=40", record_differs("chunking", "tokens")),
     "training.recompute": ((), "training.recompute=true", record_differs("chunking", "recompute")),
+}
+TRIPLETS = ("simcse.rows=triplets", "data.train={triplets}")
+SIMCSE = SHARED | {
     "simcse.rows": (("data.train={triplets}",), "simcse.rows=triplets", differ),
     "simcse.temperature": ((), "simcse.temperature=0.5", differ),
     "simcse.head": (("simcse.head=training",), "simcse.head=kept", differ),
@@ -100,8 +110,21 @@ SIMCSE = {
     "simcse.hard_negative_log_weight": (TRIPLETS, "simcse.hard_negative_log_weight=2", differ),
     "simcse.mask_duplicates": (("data.train={repeated}",), "simcse.mask_duplicates=false", differ),
 }
+DISTILL = SHARED | {
+    "distill.teachers": ((), "distill.teachers={bert}", differ),
+    "distill.normalized": (("model={normalized}",), "distill.normalized=true", differ),
+    "distill.projection": ((), "distill.projection=learned", differ),
+    "distill.pooling": ((), "distill.pooling=cls", differ),
+    "distill.dropout": ((), "distill.dropout=0.0", differ),
+}
+# The keys of a teacher; a tuple's members are no keys of their own.
+DISTILL_TEACHERS = {
+    "model": "{{model: {bert}}}",
+    "weight": "{{model: {llama}, weight: 2}}",
+    "pooling": "{{model: {llama}, pooling: last}}",
+}
 # These have tests of their own below.
-SIMCSE_OTHERS = {"method", "training.save_steps"}
+OTHERS = {"method", "training.save_steps"}
 WHITENING = {
     "model": ((), "model={llama}", differ),
     "data.train": ((), "data.train={repeated}", differ),
@@ -127,6 +150,22 @@ def simcse_run(tmp_path_factory, train_tiny, files):
 
 
 @pytest.fixture(scope="module")
+def distill_run(tmp_path_factory, tiny_settings, files):
+    """Return a function from overrides to (record, folder) of distillation; equal runs are done once."""
+    base = {**tiny_settings, "method": "distill", "distill": {"teachers": files["llama"]}}
+    done = {}
+
+    def run(*overrides):
+        if overrides not in done:
+            folder = tmp_path_factory.mktemp("run") / "model"
+            recipe = settings.resolve(distill.Recipe, base, [text.format(**files) for text in overrides])
+            done[overrides] = distill.run(recipe, folder), folder
+        return done[overrides]
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def whitening_run(tmp_path_factory, tiny_bert, files):
     """Return a function from overrides to (record, folder) of whitening."""
     base = {"method": "whitening", "model": str(tiny_bert), "data": {"train": files["sentences"]}}
@@ -145,6 +184,17 @@ def test_simcse(simcse_run, setting):
     assert differs(simcse_run(*shared), simcse_run(*shared, change))
 
 
+@pytest.mark.parametrize("setting", DISTILL)
+def test_distill(distill_run, setting):
+    shared, change, differs = DISTILL[setting]
+    assert differs(distill_run(*shared), distill_run(*shared, change))
+
+
+@pytest.mark.parametrize("key", DISTILL_TEACHERS)
+def test_distill_teachers(distill_run, key):
+    assert differ(distill_run(), distill_run(f"distill.teachers={DISTILL_TEACHERS[key]}"))
+
+
 @pytest.mark.parametrize("setting", WHITENING)
 def test_whitening(whitening_run, setting):
     shared, change, differs = WHITENING[setting]
@@ -152,7 +202,9 @@ def test_whitening(whitening_run, setting):
 
 
 def test_no_setting_is_without_a_case():
-    assert set(settings.keys_of(SimcseRecipe)) == set(SIMCSE) | SIMCSE_OTHERS
+    assert set(settings.keys_of(SimcseRecipe)) == set(SIMCSE) | OTHERS
+    assert set(settings.keys_of(distill.Recipe)) == set(DISTILL) | OTHERS
+    assert set(settings.keys_of(distill.TeacherSettings)) == set(DISTILL_TEACHERS)
     assert set(settings.keys_of(whitening.Recipe)) == set(WHITENING) | {"method"}
 
 
@@ -216,6 +268,10 @@ def test_published_settings():
     recipe, _ = registry.load_recipe("simcse-supervised-bert-base")
     assert (recipe.training.batch_size, recipe.training.learning_rate, recipe.training.epochs) == (512, 5e-5, 3)
     assert (recipe.simcse.rows, recipe.simcse.head) == ("triplets", "kept")
+    for name, batch_size in (("bert", 64), ("roberta", 256)):
+        recipe, _ = registry.load_recipe(f"distill-{name}-base")
+        assert (recipe.training.batch_size, recipe.training.learning_rate) == (batch_size, 1e-5)
+        assert (recipe.distill.pooling, recipe.distill.normalized, recipe.training.eval_steps) == ("cls", False, 100)
 
 
 def test_recipes_and_methods_that_are_not_there(tmp_path):
@@ -225,5 +281,5 @@ def test_recipes_and_methods_that_are_not_there(tmp_path):
     with pytest.raises(SettingsError, match="method 'simsce' is unknown; did you mean 'simcse'"):
         registry.load_recipe(tmp_path / "r.yaml")
     (tmp_path / "r.yaml").write_text("data:\n  train: x\n")
-    with pytest.raises(SettingsError, match="method '' is unknown; methods: simcse, whitening"):
+    with pytest.raises(SettingsError, match=r"method '' is unknown; methods: .*simcse, whitening"):
         registry.load_recipe(tmp_path / "r.yaml")

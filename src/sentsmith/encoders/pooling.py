@@ -47,6 +47,13 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     return rebuilt(model, modules)
 
 
+def without_normalize(model: SentenceTransformer) -> SentenceTransformer:
+    """Return the model without its closing ``Normalize`` (weights are shared), or the model itself if it has none."""
+    from sentence_transformers.base.modules import Normalize
+
+    return rebuilt(model, list(model)[:-1]) if isinstance(model[-1], Normalize) else model
+
+
 def rebuilt(model: SentenceTransformer, modules: Sequence[nn.Module]) -> SentenceTransformer:
     """Return ``model`` made of other modules (weights are shared), with its prompts and its similarity kept."""
     from sentence_transformers import SentenceTransformer

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,7 +26,7 @@ _REPEATS = 3
 
 def measured(
     model: SentenceTransformer,
-    rows: Sequence[dict[str, str]],
+    rows: Sequence[dict[str, Any]],
     kept: Path,
     *,
     precision: str,
@@ -40,7 +40,9 @@ def measured(
     """
     if kept.is_file():
         return int(json.loads(kept.read_text(encoding="utf-8"))["tokens"])
-    columns = [model.preprocess([row[name] for row in rows]) for name in rows[0]]
+    # A column of numbers is the labels'.
+    texts = [name for name, value in rows[0].items() if isinstance(value, str)]
+    columns = [model.preprocess([row[name] for row in rows]) for name in texts]
     device = model.device
     features = {key: value.to(device) for key, value in join(columns).items()}
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)

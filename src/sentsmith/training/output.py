@@ -103,8 +103,7 @@ class Output:
             reason = "holds something that is no run of sentsmith; --overwrite will not delete it"
             raise InputError(reason, path=self.folder)
         folder = self.folder.resolve()
-        read = [recipe.model, recipe.data.train, *getattr(recipe.data, "dev", ())]
-        inside = [name for name in (*read, ".") if Path(name).resolve().is_relative_to(folder)]
+        inside = [name for name in (*recipe.reads(), ".") if Path(name).resolve().is_relative_to(folder)]
         if inside:
             reason = f"holds {inside[0]!r}, which the run needs; --overwrite will not delete it"
             raise InputError(reason, path=self.folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,16 +47,20 @@ class Plan:
         loss: Makes the loss, given the model and the chunking.
         rows: The training rows.
         readout: Turns the model in training into the model to judge and save.
+        judge: Chooses the checkpoint in place of the shared judges, when the method has one of its own.
         temperature: τ of the held-out judge, when there is no dev file.
         notes: Lines for the model card.
+        facts: What the run record keeps of the method, under its name.
     """
 
     model: SentenceTransformer
     loss: Callable[[SentenceTransformer, Chunking], nn.Module]
     rows: TrainingRows
     readout: Callable[[SentenceTransformer], SentenceTransformer] = field(default=lambda model: model)
+    judge: Judge | None = None
     temperature: float = 0.05
     notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False) -> dict[str, Any]:
@@ -80,12 +84,7 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
     set_seed(training.seed)
     judge = _judge(recipe, plan)
     rows = plan.rows.train
-    if len(rows) < training.batch_size:
-        raise InputError(
-            f"holds {len(rows)} rows to train on, fewer than one batch of {training.batch_size}; "
-            "lower training.batch_size or bring more",
-            path=recipe.data.train,
-        )
+    check_enough(recipe, len(rows))
     precision = resolve_precision(training.precision, plan.model.device.type)
     work = output.open(recipe, plan.rows.sha256)
     blend = Blend(plan.model, training.blend)
@@ -113,6 +112,20 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
     result = _record(recipe, plan, trainer, keeper, judge, precision, chunking, seconds, warnings)
     finish(final, recipe, result, work, notes=plan.notes)
     return result
+
+
+def check_enough(recipe: Recipe, rows: int) -> None:
+    """Say that there is not one batch of training rows; a method that prepares for long asks before it does.
+
+    Raises:
+        InputError: There is not.
+    """
+    if rows < recipe.training.batch_size:
+        raise InputError(
+            f"holds {rows} rows to train on, fewer than one batch of {recipe.training.batch_size}; "
+            "lower training.batch_size or bring more",
+            path=recipe.data.train,
+        )
 
 
 def finish(
@@ -159,6 +172,8 @@ def base_record(recipe: BaseRecipe, rows: TrainingRows, seconds: float, warnings
 
 
 def _judge(recipe: Recipe, plan: Plan) -> Judge | None:
+    if plan.judge is not None:
+        return plan.judge
     if recipe.data.dev:
         return ScoredPairsJudge(recipe.data.dev)
     if len(plan.rows.held_out) < 2:
@@ -227,6 +242,8 @@ def _record(
     steps = trainer.state.global_step
     seen = steps * recipe.training.batch_size * trainer.args.world_size
     result["speed"] = {"steps": steps, "rows_per_second": round(seen / seconds, 2)}
+    if plan.facts:
+        result[recipe.method] = dict(plan.facts)
     result["precision"] = precision
     result["chunking"] = {
         "tokens": chunking.tokens,

@@ -91,9 +91,17 @@ class BaseRecipe(Settings):
     model: str = Field(default="minilm", description="Folder, hub name, or minilm")
     data: SourceSettings
 
+    def reads(self) -> tuple[str, ...]:
+        """Return the files, folders and model names that the run reads: no output folder that holds one is deleted."""
+        return (self.model, self.data.train)
+
 
 class Recipe(BaseRecipe):
     """What every recipe has whose model is trained step by step."""
 
     data: DataSettings
     training: TrainingSettings = TrainingSettings()
+
+    def reads(self) -> tuple[str, ...]:
+        """Return what every recipe reads, and the dev files."""
+        return (*super().reads(), *self.data.dev)

@@ -111,12 +111,13 @@ def prepare(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTra
     """Return the model to train: with the pooling, the dropout and the head that the settings ask for."""
     from sentence_transformers.base.modules import Dense
 
+    from sentsmith.encoders.dropout import set_dropout
     from sentsmith.encoders.pooling import rebuilt, with_pooling
 
     if settings.pooling is not None:
         model = with_pooling(model, settings.pooling)
     if settings.dropout is not None:
-        _set_dropout(model, settings.dropout)
+        set_dropout(model, settings.dropout)
     if settings.head == "none":
         return model
     dimension = model.get_embedding_dimension()
@@ -144,21 +145,6 @@ def readout(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTra
     modules = list(model)
     del modules[_head_place(model) - 1]
     return rebuilt(model, modules)
-
-
-def _set_dropout(model: SentenceTransformer, rate: float) -> None:
-    import torch
-
-    # The configuration, so that the saved model says so; the modules, since they have read it already. Decoders keep
-    # a number of their own for the attention.
-    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
-    transformer: Any = model[0]
-    for holder in (transformer.model.config, *model.modules()):
-        for name in names:
-            if isinstance(getattr(holder, name, None), float):
-                setattr(holder, name, rate)
-        if isinstance(holder, torch.nn.Dropout):
-            holder.p = rate
 
 
 def _loss(model: SentenceTransformer, chunking: Chunking, settings: SimcseSettings) -> SimCSELoss:

@@ -1,0 +1,153 @@
+"""A distillation that was killed, among its teachers or in training, ends with the weights of one that was not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from sentsmith.encoders import vectorfile
+from sentsmith.errors import InputError
+from sentsmith.files import atomic_path, write_json
+from sentsmith.methods.distill import teacher as teachers
+
+SETTINGS = (
+    "training.max_steps=6",
+    "training.save_steps=2",
+    "data.held_out=0.2",
+    "distill.projection=learned",
+)
+# Blocks of 16 sentences; stops the world before the second block of the second teacher, until the kill comes.
+AT_THE_TEACHERS = """
+            import pathlib, signal
+            from sentsmith.encoders import vectorfile
+            from sentsmith.encoders.embedding import ModelEncoder
+            vectorfile._BLOCK = 16
+            encode, calls = ModelEncoder.encode, []
+            def blocking(self, sentences):
+                calls.append(len(sentences))
+                if calls[-3:] == [12, 16, 16]:
+                    pathlib.Path("blocked").touch()
+                    signal.pause()
+                return encode(self, sentences)
+            ModelEncoder.encode = blocking
+"""
+# The same after step 3, one after the checkpoint of step 2.
+IN_TRAINING = """
+            import pathlib, signal
+            from sentsmith.encoders import vectorfile
+            from sentsmith.training.trainer import LossLog
+            vectorfile._BLOCK = 16
+            def on_log(self, args, state, control, **kwargs):
+                if state.global_step == 3:
+                    pathlib.Path("blocked").touch()
+                    signal.pause()
+            LossLog.on_log = on_log
+"""
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(vectorfile, "_BLOCK", 16)
+
+
+@pytest.fixture(scope="module")
+def overrides(narrow_bert, tiny_bert, noisy_bert):
+    return (*SETTINGS, f"model={narrow_bert}", f"distill.teachers=[{tiny_bert}, {noisy_bert}]")
+
+
+@pytest.fixture
+def whole(tmp_path, distill_tiny, overrides):
+    """Return the folder of the run without a break."""
+    distill_tiny(tmp_path / "whole", *overrides)
+    return tmp_path / "whole"
+
+
+def assert_same(first, second):
+    one, two = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+    records = [json.loads((folder / "run.json").read_text()) for folder in (first, second)]
+    for key in ("selection", "settings_sha256", "data", "distill"):
+        assert records[0][key] == records[1][key]
+
+
+def killed(here, distill_settings, overrides, sentsmith_process, block):
+    here.mkdir()
+    (here / "r.yaml").write_text(yaml.safe_dump(distill_settings))
+    sets = [part for override in overrides for part in ("--set", override)]
+    command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=block)
+    while not (here / "blocked").exists():
+        assert command.running, command.stderr
+        time.sleep(0.01)
+    command.kill()
+    assert command.returncode == -9
+    assert not (here / "model" / "run.json").exists()
+    return here / "model"
+
+
+def test_killed_among_the_teachers(
+    tmp_path, distill_settings, distill_tiny, overrides, whole, sentsmith_process, caplog
+):
+    folder = killed(tmp_path / "here", distill_settings, overrides, sentsmith_process, AT_THE_TEACHERS)
+    assert (folder / "work" / "teacher-1.npy").exists()
+    assert json.loads((folder / "work" / "teacher-2.npy.part.json").read_text())["rows"] == 16
+    caplog.set_level("INFO", logger="sentsmith")
+    distill_tiny(folder, *overrides, resume=True)
+    assert "teacher-2.npy.part: going on after 16 rows" in caplog.text
+    assert caplog.text.count("reading the teacher") == 1
+    assert_same(folder, whole)
+
+
+def test_killed_in_training(tmp_path, distill_settings, distill_tiny, overrides, whole, sentsmith_process, caplog):
+    folder = killed(tmp_path / "here", distill_settings, overrides, sentsmith_process, IN_TRAINING)
+    assert sorted(path.name for path in (folder / "work").glob("*.npy")) == ["teacher.npy"]
+    caplog.set_level("INFO", logger="sentsmith")
+    distill_tiny(folder, *overrides, resume=True)
+    assert "going on after step 2" in caplog.text
+    assert "reading the teacher" not in caplog.text
+    assert_same(folder, whole)
+
+
+@pytest.mark.parametrize("moment", ["teachers.json", "teacher.npy", "target.json"])
+def test_stopped_before_a_file_of_the_teachers(tmp_path, distill_tiny, overrides, whole, monkeypatch, moment):
+    def stop(path):
+        if path.name == moment:
+            raise KeyboardInterrupt
+
+    def json_or_stop(path, value):
+        stop(path)
+        write_json(path, value)
+
+    def path_or_stop(path):
+        stop(path)
+        return atomic_path(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teachers, "write_json", json_or_stop)
+        patch.setattr(teachers, "atomic_path", path_or_stop)
+        with pytest.raises(KeyboardInterrupt):
+            distill_tiny(tmp_path / "m", *overrides)
+    distill_tiny(tmp_path / "m", *overrides, resume=True)
+    assert_same(tmp_path / "m", whole)
+
+
+def test_a_teacher_that_changed_since_is_refused(tmp_path, distill_tiny, tiny_bert, monkeypatch):
+    mine = tmp_path / "teacher"
+    shutil.copytree(tiny_bert, mine)
+    shared = (f"distill.teachers={mine}", "training.max_steps=1")
+    with monkeypatch.context() as patch:
+        patch.setattr("sentsmith.training.run._fit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            distill_tiny(tmp_path / "m", *shared)
+    config = mine / "config.json"
+    config.write_text(config.read_text() + "\n")
+    with pytest.raises(InputError, match="teacher: has changed since the run was begun"):
+        distill_tiny(tmp_path / "m", *shared, resume=True)
+    distill_tiny(tmp_path / "m", *shared, overwrite=True)
