@@ -18,6 +18,7 @@ from sentsmith.cli.quickstart import quickstart
 from sentsmith.cli.report import report
 from sentsmith.cli.search import search
 from sentsmith.cli.train import train
+from sentsmith.cli.write import write
 from sentsmith.errors import SentsmithError
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -45,6 +46,7 @@ app.command("quickstart")(quickstart)
 app.command("report")(report)
 app.command("search")(search)
 app.command("train")(train)
+app.add_typer(write, name="write")
 
 
 def main() -> None:

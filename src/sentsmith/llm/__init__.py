@@ -1,0 +1,1 @@
+"""Language models as writers: what they add to a corpus."""
