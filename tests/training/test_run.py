@@ -240,7 +240,7 @@ def test_a_kill_while_the_old_run_is_deleted(tiny_settings, tmp_path, monkeypatc
     for overwrite in (False, True):
         Output(folder, overwrite=overwrite).check(recipe)
     work = Output(folder, overwrite=True).open(recipe, "other data")
-    assert sorted(path.name for path in work.iterdir()) == ["data.sha256", "settings.yaml"]
+    assert sorted(path.name for path in work.iterdir()) == ["data.sha256", "processes", "settings.yaml"]
 
 
 def test_overwrite_leaves_nothing_aside(tiny_settings, tmp_path):

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sentsmith.training.processes import is_first
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 
@@ -26,6 +28,10 @@ def start(*, quiet: bool) -> None:
     root = logging.getLogger("sentsmith")
     root.handlers[:] = [handler]
     root.propagate = False
+    if not is_first():
+        # Of several processes that train together one speaks; the others say what stops them.
+        root.setLevel(logging.CRITICAL)
+        return
     root.setLevel(logging.WARNING if quiet else logging.INFO)
 
 
@@ -35,7 +41,9 @@ def progress_wanted(*, quiet: bool) -> bool:
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON document on standard output."""
+    """Print one JSON document on standard output, once if there are several processes."""
+    if not is_first():
+        return
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -67,7 +75,9 @@ def _width(cells: Sequence[Sequence[str]]) -> int:
 
 
 def say(line: str) -> None:
-    """Print one line of result on standard output."""
+    """Print one line of result on standard output, once if there are several processes."""
+    if not is_first():
+        return
     sys.stdout.write(line + "\n")
 
 

@@ -19,7 +19,8 @@ from sentsmith.cli.report import report
 from sentsmith.cli.search import search
 from sentsmith.cli.train import train
 from sentsmith.cli.write import write
-from sentsmith.errors import SentsmithError
+from sentsmith.errors import InputError, SentsmithError
+from sentsmith.training.processes import count
 
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -34,8 +35,10 @@ app = typer.Typer(
 
 
 @app.callback()
-def _root() -> None:
+def _root(context: typer.Context) -> None:
     """Turn raw sentences into a better sentence-embedding model, and prove that it is better."""
+    if count() > 1 and context.invoked_subcommand != "train":
+        raise InputError(f"{context.invoked_subcommand} runs in one process, not in {count()}; start it by itself")
 
 
 app.command("audit")(audit)

@@ -11,13 +11,14 @@ from pathlib import Path
 from sentsmith import settings as settings_io
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.files import make_folder, write_text
-from sentsmith.training import record
+from sentsmith.training import processes, record
 from sentsmith.training.settings import BaseRecipe
 
 logger = logging.getLogger(__name__)
 
 WORK = "work"
 _DATA = "data.sha256"
+_PROCESSES = "processes"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,13 @@ class Output:
         Raises:
             InputError: The folder is a file, holds a finished run (and ``overwrite`` is off), holds an unfinished one
                 (and neither ``resume`` nor ``overwrite`` is on), holds something else or what the run reads, or its
-                run was begun with other settings.
+                run was begun with other settings; or there are several processes, and the method knows only one.
         """
+        if processes.count() > 1 and not recipe.several_processes:
+            raise InputError(f"{recipe.method} trains in one process, not in {processes.count()}; start it by itself")
+        processes.on_first(lambda: self._check(recipe))
+
+    def _check(self, recipe: BaseRecipe) -> None:
         if self.resume and self.overwrite:
             raise InputError("--resume and --overwrite exclude each other; give one")
         if self.folder.is_file():
@@ -68,9 +74,12 @@ class Output:
         """Return the work folder, made or found; deletes the earlier run if told to. Called when all input is read.
 
         Raises:
-            InputError: See :meth:`check`; or the data has changed since the run was begun.
+            InputError: See :meth:`check`; or the data has changed since the run was begun, or the number of processes.
         """
         self.check(recipe)
+        return processes.on_first(lambda: self._open(recipe, data_sha256))
+
+    def _open(self, recipe: BaseRecipe, data_sha256: str) -> Path:
         if self.overwrite and self.folder.exists():
             _delete(self.folder.resolve())
         if self.resume and not self.work.exists():
@@ -81,8 +90,14 @@ class Output:
             raise InputError(
                 "has changed since the run was begun; start again with --overwrite", path=recipe.data.train
             )
+        together = self.work / _PROCESSES
+        if together.exists() and int(together.read_text(encoding="utf-8")) != processes.count():
+            begun = together.read_text(encoding="utf-8")
+            reason = f"was begun with {begun} processes, not {processes.count()}; start as many, or give --overwrite"
+            raise InputError(reason, path=self.folder)
         settings_io.save(recipe, self.work / record.SETTINGS)
         write_text(data, data_sha256)
+        write_text(together, str(processes.count()))
         return self.work
 
     def _check_settings(self, recipe: BaseRecipe) -> None:

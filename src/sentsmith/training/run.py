@@ -21,7 +21,7 @@ from sentsmith import settings as settings_io
 from sentsmith.encoders.chunked import Chunking
 from sentsmith.errors import InputError
 from sentsmith.files import write_json
-from sentsmith.training import card, record
+from sentsmith.training import card, processes, record
 from sentsmith.training.blend import Blend
 from sentsmith.training.chunks import measured
 from sentsmith.training.data import TrainingRows
@@ -105,11 +105,15 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
         )
         _fit(trainer, keeper, work)
     seconds = time.perf_counter() - begun
+    # The first process may still be writing the weights that all are about to read.
+    processes.wait()
     if training.select == "best":
         keeper.restore()
     blend.apply(plan.model)
     final = plan.readout(plan.model)
-    result = _record(recipe, plan, trainer, keeper, judge, precision, chunking, seconds, warnings)
+    result = processes.on_first(
+        lambda: _record(recipe, plan, trainer, keeper, judge, precision, chunking, seconds, warnings)
+    )
     finish(final, recipe, result, work, notes=plan.notes)
     return result
 
@@ -120,9 +124,10 @@ def check_enough(recipe: Recipe, rows: int) -> None:
     Raises:
         InputError: There is not.
     """
-    if rows < recipe.training.batch_size:
+    several = f" in each of {processes.count()} processes" if processes.count() > 1 else ""
+    if rows < recipe.training.batch_size * processes.count():
         raise InputError(
-            f"holds {rows} rows to train on, fewer than one batch of {recipe.training.batch_size}; "
+            f"holds {rows} rows to train on, fewer than one batch of {recipe.training.batch_size}{several}; "
             "lower training.batch_size or bring more",
             path=recipe.data.train,
         )
@@ -137,6 +142,12 @@ def finish(
     notes: Sequence[str] = (),
 ) -> None:
     """Save model, card, settings and record in the parent of ``work``, the record last, and remove ``work``."""
+    processes.on_first(lambda: _finish(model, recipe, result, work, notes))
+
+
+def _finish(
+    model: SentenceTransformer, recipe: BaseRecipe, result: dict[str, Any], work: Path, notes: Sequence[str]
+) -> None:
     folder = work.parent
     staged = work / "model"
     shutil.rmtree(staged, ignore_errors=True)
@@ -223,7 +234,11 @@ def _chunking(recipe: Recipe, plan: Plan, work: Path, precision: str) -> Chunkin
         wanted = 512 if plan.model.device.type == "cpu" else 16384
     if wanted == "measure":
         batch = [plan.rows.train[i] for i in range(min(recipe.training.batch_size, len(plan.rows.train)))]
-        wanted = measured(plan.model, batch, work / "chunks.json", precision=precision, min_rows=min_rows)
+        kept = work / "chunks.json"
+        best: int = processes.on_first(
+            lambda: measured(plan.model, batch, kept, precision=precision, min_rows=min_rows)
+        )
+        wanted = best
     return Chunking(tokens=wanted, min_rows=min_rows, recompute=recipe.training.recompute)
 
 
@@ -244,6 +259,7 @@ def _record(
     result["speed"] = {"steps": steps, "rows_per_second": round(seen / seconds, 2)}
     if plan.facts:
         result[recipe.method] = dict(plan.facts)
+    result["processes"] = processes.count()
     result["precision"] = precision
     result["chunking"] = {
         "tokens": chunking.tokens,

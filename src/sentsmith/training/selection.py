@@ -178,20 +178,26 @@ class BestKeeper(TrainerCallback):
     ) -> None:
         """Note the score of this step; keep the weights if it is the best."""
         known = any(entry.step == state.global_step for entry in self.history)
-        if metrics is None or known or not state.is_world_process_zero:
+        if metrics is None or known:
             return
         score = float(metrics[f"eval_{METRIC}"])
         before = self.best
-        if self.keep_weights and (before is None or score > before.score):
-            with atomic_path(self._weights(state.global_step)) as temporary:
+        self.history.append(Score(state.global_step, score))
+        # Every process knows the history; one writes.
+        if state.is_world_process_zero:
+            self._write(before)
+            logger.info("step %d: dev %.4f", state.global_step, score)
+
+    def _write(self, before: Score | None) -> None:
+        newest = self.history[-1]
+        if self.keep_weights and (before is None or newest.score > before.score):
+            with atomic_path(self._weights(newest.step)) as temporary:
                 save_file(
                     {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()},
                     temporary,
                 )
-        self.history.append(Score(state.global_step, score))
         write_json(self.log, [asdict(entry) for entry in self.history])
         self._forget_others()
-        logger.info("step %d: dev %.4f", state.global_step, score)
 
     def restore(self) -> None:
         """Put the best step's weights into the model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -43,7 +43,7 @@ class DataSettings(SourceSettings):
 class TrainingSettings(Settings):
     """How it is trained."""
 
-    batch_size: int = Field(default=64, ge=2, description="Rows per step and process; in-batch negatives come from it")
+    batch_size: int = Field(default=64, ge=2, description="Rows per step and process; the in-batch negatives")
     learning_rate: float = Field(default=3e-5, gt=0.0, description="Peak learning rate of AdamW")
     epochs: float = Field(default=1.0, gt=0.0, description="Passes over the data")
     max_steps: int | None = Field(default=None, ge=1, description="Stop after so many steps, whatever the epochs")
@@ -86,6 +86,9 @@ class TrainingSettings(Settings):
 
 class BaseRecipe(Settings):
     """What every recipe has."""
+
+    several_processes: ClassVar[bool] = False
+    """Whether the method's run may be started by ``torchrun``: its loss gathers, and its preparation writes once."""
 
     method: str = Field(description="Name of the folder under methods/")
     model: str = Field(default="minilm", description="Folder, hub name, or minilm")

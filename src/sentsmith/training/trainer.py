@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from sentsmith.errors import SentsmithError
+from sentsmith.training import processes
 from sentsmith.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -39,8 +41,22 @@ class Trainer(SentenceTransformerTrainer):
             scores: dict[str, float] = super().evaluate(*args, **kwargs)
         return scores
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        # The first process goes on to write the file that tells that the checkpoint is whole.
+        super()._save_rng_state(output_dir)
+        processes.wait()
+
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
+
+
+class OwnDropout(TrainerCallback):
+    """Gives each process random numbers of its own; the trainer has seeded all alike, and dropout is SimCSE's noise."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Seed this process; the first one as if it were alone."""
+        if args.process_index > 0:
+            torch.manual_seed(args.seed + args.process_index)
 
 
 class LossLog(TrainerCallback):
@@ -91,6 +107,8 @@ def make_trainer(
     without a break does not have.
     """
     steps = settings.max_steps or -1
+    # Between this trainer and DistributedDataParallel, which has a new name for what the trainer asks of it.
+    warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(work),
         per_device_train_batch_size=settings.batch_size,
@@ -104,6 +122,8 @@ def make_trainer(
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,
         optim="adamw_torch_fused",
+        # A model may hold weights that its vectors do not need, such as the pooler of BERT.
+        ddp_find_unused_parameters=True,
         bf16=precision == "bf16",
         fp16=precision == "fp16",
         use_cpu=not torch.cuda.is_available(),
@@ -129,7 +149,7 @@ def make_trainer(
         train_dataset=rows,
         loss=loss,
         evaluator=evaluator,
-        callbacks=list(callbacks),
+        callbacks=[OwnDropout(), *callbacks],
     )
     # The library prints raw dictionaries to standard output between the lines of the bar.
     trainer.remove_callback(PrinterCallback)
@@ -151,6 +171,10 @@ def last_checkpoint(work: Path) -> Path | None:
 
     The library writes ``trainer_state.json`` last: a checkpoint without it was being written when the run was killed.
     """
+    return processes.on_first(lambda: _last_checkpoint(work))
+
+
+def _last_checkpoint(work: Path) -> Path | None:
     whole: list[Path] = []
     for folder in work.glob("checkpoint-*"):
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -52,6 +52,7 @@ class SimcseSettings(Settings):
 class Recipe(SharedRecipe):
     """A SimCSE recipe."""
 
+    several_processes: ClassVar[bool] = True
     method: Literal["simcse"] = "simcse"
     simcse: SimcseSettings = SimcseSettings()
 
