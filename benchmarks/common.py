@@ -110,3 +110,19 @@ def minilm_flops(tokens: int) -> float:
     """Return the multiply-adds × 2 of MiniLM-L6's linear layers for ``tokens`` tokens, forward only."""
     width, inner, layers = 384, 1536, 6
     return 2.0 * tokens * layers * (4 * width * width + 2 * width * inner)
+
+
+def clock() -> Any:
+    """Return a trainer callback that times all steps after the first, in ``seconds``."""
+    from transformers import TrainerCallback
+
+    class Clock(TrainerCallback):
+        """Times all steps after the first."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            """Start after the first step, stop after the last."""
+            if state.global_step == 1:
+                self.start = time.perf_counter()
+            self.seconds = time.perf_counter() - self.start
+
+    return Clock()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-import time
 from typing import Any
 
 import common
@@ -69,7 +68,7 @@ def worker(options: argparse.Namespace) -> None:
         data["positive"] = data["anchor"]  # how its documentation trains unsupervised SimCSE
     model = load("minilm")
     trainer = (_ours if who == "ours" else _peer)(model, Dataset.from_dict(data), options, precision)
-    clock = _Clock()
+    clock = common.clock()
     trainer.add_callback(clock)
     trainer.train()
     views = 2 if columns == 1 else 3
@@ -132,21 +131,6 @@ def _peer(model: Any, data: Any, options: argparse.Namespace, precision: str) ->
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _Clock() -> Any:  # noqa: N802 - a class, made where transformers is imported
-    from transformers import TrainerCallback
-
-    class Clock(TrainerCallback):
-        """Times all steps after the first."""
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Start after the first step, stop after the last."""
-            if state.global_step == 1:
-                self.start = time.perf_counter()
-            self.seconds = time.perf_counter() - self.start
-
-    return Clock()
 
 
 if __name__ == "__main__":

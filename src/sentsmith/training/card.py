@@ -8,20 +8,25 @@ from typing import Any
 import yaml
 
 _USE = """```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
+{load}
 vectors = model.encode(["A sentence.", "Another one."])
 ```
 """
+_PLAIN = """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")"""
+_OURS = """import sentsmith  # a module of this model is sentsmith's own: plain loading refuses it
+
+model = sentsmith.load("path/to/this/folder")"""
 
 
-def render(record: dict[str, Any], notes: Sequence[str] = ()) -> str:
+def render(record: dict[str, Any], notes: Sequence[str] = (), *, plain: bool = True) -> str:
     """Return the card (Markdown with the hub's YAML header) of a run.
 
     Args:
         record: The run record.
         notes: Lines that the method adds.
+        plain: Whether the model is made of sentence-transformers' own modules, which load without this package.
     """
     header = {
         "library_name": "sentence-transformers",
@@ -43,7 +48,7 @@ def render(record: dict[str, Any], notes: Sequence[str] = ()) -> str:
             f"on {data['rows']} rows ({', '.join(data['columns'])}).\n"
         ),
         "## Use\n",
-        _USE,
+        _USE.format(load=_PLAIN if plain else _OURS),
         "## How it was made\n",
         *_facts(record),
         "",

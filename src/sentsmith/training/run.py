@@ -153,7 +153,8 @@ def _finish(
     shutil.rmtree(staged, ignore_errors=True)
     model.save_pretrained(str(staged), create_model_card=False)
     settings_io.save(recipe, staged / record.SETTINGS)
-    (staged / "README.md").write_text(card.render(result, notes), encoding="utf-8")
+    plain = not any(type(module).__module__.startswith("sentsmith.") for module in model)
+    (staged / "README.md").write_text(card.render(result, notes, plain=plain), encoding="utf-8")
     for item in staged.iterdir():
         target = folder / item.name
         if target.is_dir():
@@ -267,7 +268,11 @@ def _record(
         "recompute": chunking.recompute,
     }
     history = trainer.state.log_history
-    result["loss"] = [{"step": entry["step"], "loss": entry["loss"]} for entry in history if "loss" in entry]
+    # The loss, and its parts by name where it has some.
+    besides = ("grad_norm", "learning_rate", "epoch")
+    result["loss"] = [
+        {key: value for key, value in entry.items() if key not in besides} for entry in history if "loss" in entry
+    ]
     result["selection"] = None if judge is None else _selection(recipe, keeper, judge)
     return result
 

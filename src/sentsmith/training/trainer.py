@@ -73,7 +73,16 @@ class LossLog(TrainerCallback):
         check_finite(logs["loss"], f"the training loss of step {state.global_step}")
         if state.is_world_process_zero:
             rate = logs.get("learning_rate", 0.0)
-            logger.info("step %d/%d: loss %.4f, rate %.2e", state.global_step, state.max_steps, logs["loss"], rate)
+            besides = ("loss", "grad_norm", "learning_rate", "epoch")
+            parts = ", ".join(f"{name} {value:.4f}" for name, value in logs.items() if name not in besides)
+            logger.info(
+                "step %d/%d: loss %.4f%s, rate %.2e",
+                state.global_step,
+                state.max_steps,
+                logs["loss"],
+                f" ({parts})" if parts else "",
+                rate,
+            )
 
 
 def check_finite(value: float, what: str) -> None:

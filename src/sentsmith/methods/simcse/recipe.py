@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from sentsmith.encoders.chunked import Chunking
     from sentsmith.methods.simcse.objective import SimCSELoss
+    from sentsmith.training.data import TrainingRows
+    from sentsmith.training.output import Output
 
 
 class SimcseSettings(Settings):
@@ -79,12 +81,8 @@ def run(
         InputError: The data, the model or the output folder are wrong.
         SentsmithError: The training failed.
     """
-    from transformers import set_seed
-
-    from sentsmith.encoders.loading import load
     from sentsmith.training.data import load_rows
     from sentsmith.training.output import Output
-    from sentsmith.training.run import Plan, train
 
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
@@ -94,6 +92,16 @@ def run(
         held_out=0.0 if recipe.data.dev else recipe.data.held_out,
         seed=recipe.training.seed,
     )
+    return train_rows(recipe, rows, place, progress=progress)
+
+
+def train_rows(recipe: Recipe, rows: TrainingRows, place: Output, *, progress: bool = False) -> dict[str, Any]:
+    """Train by ``recipe`` on rows that were read already; see :func:`run`."""
+    from transformers import set_seed
+
+    from sentsmith.encoders.loading import load
+    from sentsmith.training.run import Plan, train
+
     # A new head draws its weights: the seed has to stand before the model is built.
     set_seed(recipe.training.seed)
     model = prepare(load(recipe.model), recipe.simcse)
