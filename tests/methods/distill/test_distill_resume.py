@@ -51,9 +51,11 @@ IN_TRAINING = """
 """
 
 
-@pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch):
-    monkeypatch.setattr(vectorfile, "_BLOCK", 16)
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorfile, "_BLOCK", 16)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +63,12 @@ def overrides(narrow_bert, tiny_bert, noisy_bert):
     return (*SETTINGS, f"model={narrow_bert}", f"distill.teachers=[{tiny_bert}, {noisy_bert}]")
 
 
-@pytest.fixture
-def whole(tmp_path, distill_tiny, overrides):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, distill_tiny, overrides):
     """Return the folder of the run without a break."""
-    distill_tiny(tmp_path / "whole", *overrides)
-    return tmp_path / "whole"
+    folder = tmp_path_factory.mktemp("whole") / "model"
+    distill_tiny(folder, *overrides)
+    return folder
 
 
 def assert_same(first, second):
