@@ -32,10 +32,17 @@ class CrossPlan:
         layers: Indices of the crossed layers, ascending, counted from 0; the last layer is always one of them.
         mode: ``last``: each crossed layer reads the main streams, so only the last one's output counts. ``carry``: a
             stream of its own begins at the first crossed layer, passes each tower's later layers and crosses again.
+
+    Raises:
+        ValueError: There are no layers.
     """
 
     layers: tuple[int, ...]
     mode: Mode = "last"
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError("a plan without layers crosses nowhere; no plan at all (None) says so")
 
 
 def crossed_layers(depth: int, count: int | None) -> tuple[int, ...]:
@@ -78,12 +85,22 @@ def layers_of(model: nn.Module) -> list[Any]:
     return layers
 
 
-def _is_known(layer: Any) -> bool:
-    attention = getattr(layer, "attention", None)
-    inner = getattr(attention, "self", None)
+# What a layer is made of, and nothing else: one that normalises before it attends (RoBERTa-PreLayerNorm), rotates its
+# queries (ESM) or has adapters (X-MOD) is built of more, and would cross wrongly without a word.
+_PARTS = {
+    "": {"attention", "intermediate", "output"},
+    "attention": {"self", "output"},
+    "attention.self": {"query", "key", "value", "dropout"},
+    "attention.output": {"dense", "LayerNorm", "dropout"},
+    "output": {"dense", "LayerNorm", "dropout"},
+}
+
+
+def _is_known(layer: nn.Module) -> bool:
+    modules = dict(layer.named_modules())
     return (
-        all(hasattr(inner, name) for name in ("query", "key", "value", "attention_head_size", "scaling"))
-        and hasattr(attention, "output")
+        all(name in modules and {part for part, _ in modules[name].named_children()} == _PARTS[name] for name in _PARTS)
+        and all(hasattr(modules["attention.self"], name) for name in ("attention_head_size", "scaling"))
         and hasattr(layer, "feed_forward_chunk")
     )
 

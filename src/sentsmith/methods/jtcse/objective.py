@@ -94,19 +94,19 @@ def modulus_loss(cls_1: Tensor, cls_2: Tensor, pooler_1: Tensor, pooler_2: Tenso
     return _one_way(cls_1, cls_2, pooler_1, pooler_2) + _one_way(cls_2, cls_1, pooler_2, pooler_1)
 
 
-def nce(queries: Tensor, keys: Tensor, *, temperature: float, views: Views = "interleaved") -> Tensor:
-    """Return the contrastive loss between two streams, ``[2B, d]`` each, views interleaved.
+def nce(queries: Tensor, keys: Tensor | None = None, *, temperature: float, views: Views = "interleaved") -> Tensor:
+    """Return the contrastive loss between two streams, or within one (no ``keys``), ``[2B, d]``, views interleaved.
 
     ``interleaved``: each of the 2B queries looks for the other view of its sentence among the keys; the key of its own
     row is left out, which leaves 2B − 2 negatives (the form of the released code). ``literal``: the first views look
-    for their partners among B keys, as Eqs. 11 and 12 are printed: within one tower (``keys is queries``) the keys are
-    the second views, across towers they are the other tower's first views.
+    for their partners among B keys, as Eqs. 11 and 12 are printed: within one stream the keys are the second views,
+    across streams they are the other one's first views.
     """
     if views == "literal":
-        others = keys[1::2] if keys is queries else keys[0::2]
+        others = queries[1::2] if keys is None else keys[0::2]
         logits = cosine_matrix(queries[0::2], others) / temperature
         return functional.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
-    logits = cosine_matrix(queries, keys) / temperature
+    logits = cosine_matrix(queries, queries if keys is None else keys) / temperature
     rows = torch.arange(len(logits), device=logits.device)
     # −inf, not 0: the own row must vanish from the sum.
     logits = logits.masked_fill(rows[:, None] == rows[None, :], float("-inf"))
@@ -144,15 +144,15 @@ def joint_loss(
         ``ictm``.
 
     Raises:
-        ValueError: Streams of different shape, an odd number of rows, a part without the streams that it reads, no
-            part at all, or a temperature that is not positive.
+        ValueError: Streams of different shape, an odd number of rows or none, a part without the streams that it reads,
+            no part at all, or a temperature that is not positive.
     """
     wanted = parts or Parts(cross=cross_1 is not None)
     _check((cls_1, cls_2, pooler_1, pooler_2, cross_1, cross_2), temperature, wanted)
     contrast = partial(nce, temperature=temperature, views=wanted.views)
     found: dict[str, Tensor] = {}
     if wanted.nce:
-        found["nce_1"], found["nce_2"] = contrast(cls_1, cls_1), contrast(cls_2, cls_2)
+        found["nce_1"], found["nce_2"] = contrast(cls_1), contrast(cls_2)
     if wanted.icnce:
         pairs = [(cls_1, cls_2)]
         if cross_1 is not None and cross_2 is not None and wanted.cross:
@@ -185,7 +185,7 @@ def _check(streams: tuple[Tensor | None, ...], temperature: float, parts: Parts)
         raise ValueError(f"temperature must be above 0, not {temperature}")
     shapes = [list(stream.shape) for stream in streams if stream is not None]
     first = shapes[0]
-    if len(first) != 2 or first[0] % 2 or any(shape != first for shape in shapes):
+    if len(first) != 2 or not first[0] or first[0] % 2 or any(shape != first for shape in shapes):
         raise ValueError(f"all streams must be [2B, d] with two views of each sentence, not {shapes}")
     if parts.ictm and (streams[2] is None or streams[3] is None):
         raise ValueError("the modulus constraint (ictm) reads pooler_1 and pooler_2; give them, or switch it off")
@@ -209,6 +209,7 @@ class JTCSELoss(nn.Module):
 
     Raises:
         SettingsError: The model has no two towers, no poolers (and ICTM reads them), or no layers that can cross.
+        ValueError: The parts ask for cross streams, and ``cross`` is None.
     """
 
     def __init__(
@@ -224,6 +225,8 @@ class JTCSELoss(nn.Module):
         super().__init__()
         pair = tower_pair(model)
         self.parts = parts or Parts(cross=cross is not None)
+        if self.parts.needs_cross and cross is None:
+            raise ValueError("parts.cross reads cross streams; say where attention crosses (cross), or switch it off")
         if self.parts.ictm:
             require_poolers(pair)
         if cross is not None:
@@ -244,7 +247,7 @@ class JTCSELoss(nn.Module):
         features = join(columns, pad_token_id=self.pad_token_id)
         views = {key: value.repeat_interleave(2, dim=0) for key, value in features.items()}
         # Drawn from torch's own state, which a checkpoint keeps: a resumed run sees the same bits.
-        first_queries_second = shared_bit()
+        first_queries_second = shared_bit(features["attention_mask"].device)
         # One tensor of all streams: each chunk is one call of the model, and processes exchange once.
         streams = gather_rows(forward(self.model, views, self.chunking, output="streams"))
         present = [True, True, *[self.parts.ictm] * 2, *[self.parts.needs_cross] * 2]

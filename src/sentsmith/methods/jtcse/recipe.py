@@ -48,7 +48,7 @@ def run(
     from sentsmith.methods.jtcse.stages import own_rows, train_towers
     from sentsmith.training.data import load_rows
     from sentsmith.training.output import Output
-    from sentsmith.training.run import Plan, check_enough, train
+    from sentsmith.training.run import Plan, train
 
     begun = time.perf_counter()
     place = Output(Path(output), resume, overwrite)
@@ -59,11 +59,9 @@ def run(
         held_out=0.0 if recipe.data.dev else recipe.data.held_out,
         seed=recipe.training.seed,
     )
-    check_enough(recipe, len(rows.train))
     own = own_rows(recipe, rows)
     starts = [recipe.tower(index).model or recipe.model for index in (0, 1)]
-    # Built once before anything is trained: what does not go together is told at once, not after an hour.
-    prepare(recipe, starts, starts)
+    _check(recipe, rows, starts)
     place.open(recipe, _fingerprint(rows, own))
     place = replace(place, resume=True, overwrite=False)
     towers, facts = train_towers(recipe, own, place.work, progress=progress)
@@ -89,6 +87,20 @@ def run(
     )
 
 
+def _check(recipe: Recipe, rows: TrainingRows, starts: list[str]) -> None:
+    """Look at all that the joint training needs before the towers learn: what is wrong is told now, not in an hour."""
+    from sentsmith.training.precision import resolve_precision
+    from sentsmith.training.run import check_enough
+    from sentsmith.training.selection import ScoredPairsJudge
+
+    if recipe.jtcse.joint:
+        check_enough(recipe, len(rows.train))
+    if recipe.data.dev:
+        ScoredPairsJudge(recipe.data.dev)
+    model, _ = prepare(recipe, starts, starts)
+    resolve_precision(recipe.training.precision, model.device.type)
+
+
 def prepare(recipe: Recipe, towers: list[str], starts: list[str]) -> tuple[SentenceTransformer, CrossPlan | None]:
     """Return the model of both towers as the settings ask for it, and where its attention crosses.
 
@@ -105,7 +117,7 @@ def prepare(recipe: Recipe, towers: list[str], starts: list[str]) -> tuple[Sente
     from sentsmith.encoders.loading import load
     from sentsmith.encoders.pooling import with_pooling
     from sentsmith.methods.jtcse.cross import CrossPlan, crossed_layers, layers_of
-    from sentsmith.methods.jtcse.towers import renew_poolers, tower_pair, twin
+    from sentsmith.methods.jtcse.towers import renew_poolers, require_poolers, tower_pair, twin
 
     settings = recipe.jtcse
     loaded = [load(name) for name in towers]
@@ -121,6 +133,8 @@ def prepare(recipe: Recipe, towers: list[str], starts: list[str]) -> tuple[Sente
     elif settings.ictm:
         for name in starts:
             _require_trained_pooler(name)
+    if settings.ictm:
+        require_poolers(pair)
     if not settings.icnce or settings.cross_layers == 0:
         return model, None
     depth = min(len(layers_of(encoder)) for encoder in pair.encoders)

@@ -34,6 +34,9 @@ class SimcseStage(Settings):
     epochs: float = Field(default=1.0, gt=0.0, description="Passes over the tower's sentences")
     max_steps: int | None = Field(default=None, ge=1, description="Stop after so many steps, whatever the epochs")
     head: Literal["none", "training"] = Field(default="none", description="SimCSE's MLP head, in this stage only")
+    dropout: float | None = Field(
+        default=None, ge=0.0, lt=1.0, description="Of this stage, and of the joint training too unless it has its own"
+    )
     halves: bool = Field(default=False, description="Each tower sees its own half of the sentences")
 
 
@@ -96,6 +99,10 @@ class Recipe(SharedRecipe):
             raise ValueError("jtcse.half_tmc halves the modulus constraint, which jtcse.ictm false leaves out")
         if settings.cross_layers and not settings.icnce:
             raise ValueError("jtcse.cross_layers is read by jtcse.icnce alone, which is off")
+        if settings.cross == "carry" and (settings.cross_layers == 0 or not settings.icnce):
+            raise ValueError("jtcse.cross carry needs layers that cross: jtcse.icnce true, jtcse.cross_layers above 0")
+        if settings.pooler == "fresh" and not settings.ictm:
+            raise ValueError("jtcse.pooler fresh is for the modulus constraint, which jtcse.ictm false leaves out")
         return self
 
     def tower(self, index: int) -> TowerSettings:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.reading import read_translations
+from sentsmith.errors import InputError
 from sentsmith.methods.jtcse.settings import Recipe
 from sentsmith.methods.simcse import recipe as simcse
 from sentsmith.training import record
@@ -24,20 +25,29 @@ def own_rows(recipe: Recipe, rows: TrainingRows) -> list[TrainingRows]:
     """Return the sentences that each tower learns alone: all or its half, with the echoes of its translations.
 
     Raises:
-        InputError: A file of translations cannot be read.
+        InputError: A file of translations cannot be read, or a tower has fewer rows than one batch.
     """
     from datasets import Dataset, concatenate_datasets
 
     if not recipe.jtcse.simcse.enabled:
         return []
-    found = []
+    found, batch_size = [], recipe.jtcse.simcse.batch_size
+    # The judge would choose by sentences whose echoes were learned.
+    kept_apart = set(rows.held_out["sentence"])
     for index, part in enumerate(_parts(recipe, rows)):
         path = recipe.tower(index).translations
         own = replace(rows, train=part, warnings=[])
         if path is not None:
             # The union of both: whether the echoes replace the corpus or join it is left open by the paper.
-            echoes = Dataset.from_dict({"sentence": [row.echo for row in read_translations(path)]})
-            own = replace(own, train=concatenate_datasets([part, echoes]), sha256=f"{rows.sha256}+{data_hash(path)}")
+            echoes = [row.echo for row in read_translations(path) if row.sentence not in kept_apart]
+            train = concatenate_datasets([part, Dataset.from_dict({"sentence": echoes})])
+            own = replace(own, train=train, sha256=f"{rows.sha256}+{data_hash(path)}")
+        if len(own.train) < batch_size:
+            raise InputError(
+                f"leaves tower {index + 1} {len(own.train)} rows to learn alone, fewer than one batch of {batch_size}; "
+                "lower jtcse.simcse.batch_size or bring more",
+                path=recipe.data.train,
+            )
         found.append(own)
     return found
 
@@ -92,6 +102,10 @@ def _alone(recipe: Recipe, index: int) -> simcse.Recipe:
         data=recipe.data,
         training=TrainingSettings.model_validate(recipe.training.model_dump() | alone),
         simcse=simcse.SimcseSettings(
-            temperature=recipe.jtcse.temperature, head=stage.head, pooling=recipe.jtcse.pooling, mask_duplicates=False
+            temperature=recipe.jtcse.temperature,
+            head=stage.head,
+            pooling=recipe.jtcse.pooling,
+            dropout=stage.dropout,
+            mask_duplicates=False,
         ),
     )

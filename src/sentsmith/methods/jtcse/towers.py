@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -225,7 +225,9 @@ def tower_pair(model: SentenceTransformer) -> TwinTower:
 
 
 def with_readout(model: SentenceTransformer, readout: Readout) -> SentenceTransformer:
-    """Return a model of two towers under another readout (JTCSE, Table XI); weights are shared.
+    """Return a model of two towers under another readout (JTCSE, Table XI).
+
+    Weights are shared, and with them what the encoders are told to return: use the latest one made, or copy before.
 
     Args:
         model: Of two towers.
@@ -244,15 +246,22 @@ def with_readout(model: SentenceTransformer, readout: Readout) -> SentenceTransf
 
 
 def require_poolers(pair: TwinTower) -> None:
-    """Check that both towers have a pooler.
+    """Check that both towers have a pooler, and that it can read their sentence vectors.
 
     Raises:
-        SettingsError: One has none.
+        SettingsError: One has none, or a module between pooling and output has changed the width.
     """
     if len(pair.poolers):
         return
-    for encoder in pair.encoders:
-        if getattr(getattr(encoder, "pooler", None), "dense", None) is None:
+    for encoder, tower in zip(pair.encoders, pair.pair, strict=True):
+        dense = getattr(getattr(encoder, "pooler", None), "dense", None)
+        width = tower.get_embedding_dimension()
+        if dense is not None and dense.in_features != width:
+            raise SettingsError(
+                f"the pooler of {type(encoder).__name__} reads vectors of {dense.in_features}, and the tower's have "
+                f"{width}; set jtcse.pooling, which leaves later modules out, or switch jtcse.ictm off"
+            )
+        if dense is None:
             raise SettingsError(
                 f"{type(encoder).__name__} has no pooler, which the modulus constraint reads; train a new one with "
                 "jtcse.pooler fresh, or switch jtcse.ictm off"
@@ -306,7 +315,7 @@ def _with_pooler(pair: TwinTower, index: int) -> SentenceTransformer:
 def _transformer(tower: SentenceTransformer) -> Transformer:
     first: nn.Module = tower[0]
     if isinstance(first, Transformer):
-        return first
+        return cast("Transformer", first)
     raise SettingsError(f"a tower begins with a transformer, not with {type(first).__name__}")
 
 
