@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -246,6 +247,17 @@ def in_two_processes(tmp_path_factory):
         return [torch.load(folder / str(rank), weights_only=False) for rank in range(2)]
 
     return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imports_set_aside():
+    """Spare the garbage collector the imported libraries: the trainer calls it in each run, half a second a time."""
+    import sentsmith.training.run  # noqa: F401 - imports what is set aside
+
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

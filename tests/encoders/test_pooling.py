@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -94,3 +95,11 @@ def test_without_normalize(tiny_bert, sentences):
     raw = without_normalize(rebuilt(model, [*model, Normalize()]))
     assert raw[0] is model[0]
     assert (raw.encode(sentences[:3]) == model.encode(sentences[:3])).all()
+
+
+def test_poolings_that_share_weights_do_not_disturb_each_other(tiny_bert, sentences):
+    model = load(tiny_bert)
+    first_last = with_pooling(model, "first_last")
+    before = first_last.encode(sentences[:4])
+    with_pooling(model, "mean")
+    assert np.array_equal(first_last.encode(sentences[:4]), before)

@@ -38,9 +38,9 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     dimension = transformer.get_embedding_dimension()
     modules: list[nn.Module] = [transformer]
     if pooling == "first_last":
+        # It has the transformer return all layers; nobody switches that off again, since weights are shared with models
+        # that may read them.
         modules.append(_first_and_last(transformer, dimension))
-    else:
-        transformer.model.config.output_hidden_states = False
     modules.append(PoolingModule(dimension, pooling_mode=_LIBRARY_NAMES[pooling]))
     if isinstance(model[-1], Normalize):
         modules.append(model[-1])

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _imports_set_aside():
-    """Spare the garbage collector the imported libraries: the trainer calls it in each run, half a second a time."""
-    import sentsmith.training.run  # noqa: F401 - imports what is set aside
-
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

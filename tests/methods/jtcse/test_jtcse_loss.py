@@ -193,3 +193,9 @@ def test_two_processes_get_the_gradients_of_one(in_two_processes, model, feature
         for one in found:
             assert_same(one[mode, False], expected)
             assert_same(one[mode, True], expected)
+
+
+def test_a_model_in_evaluation_mode_is_refused(pair_of_berts, sentences):
+    loss = JTCSELoss(pair_of_berts().eval())
+    with pytest.raises(ValueError, match="put the model in training mode"):
+        loss([loss.model.preprocess(sentences[:4])])

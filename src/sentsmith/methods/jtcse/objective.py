@@ -244,6 +244,10 @@ class JTCSELoss(nn.Module):
         columns = list(sentence_features)
         if len(columns) != 1:
             raise ValueError(f"JTCSE takes one column of sentences, not {len(columns)}")
+        if not self.model.training:
+            raise ValueError(
+                "the two views differ by dropout alone: put the model in training mode, and judge it by an evaluator"
+            )
         features = join(columns, pad_token_id=self.pad_token_id)
         views = {key: value.repeat_interleave(2, dim=0) for key, value in features.items()}
         # Drawn from torch's own state, which a checkpoint keeps: a resumed run sees the same bits.

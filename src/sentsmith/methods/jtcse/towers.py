@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, InputModule, Normalize, Transformer
+from sentence_transformers.base.modules import Dense, InputModule, Transformer
 from sentence_transformers.util import load_dir_path
 from torch import Tensor, nn
 
-from sentsmith.encoders.pooling import rebuilt, with_pooling
+from sentsmith.encoders.pooling import rebuilt, with_pooling, without_normalize
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.methods.jtcse.cross import CrossPlan, Recorder, cross_streams, first_crossed, layers_of
 
@@ -60,7 +60,7 @@ class TwinTower(InputModule):
 
     def __init__(self, first: SentenceTransformer, second: SentenceTransformer) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.towers = nn.ModuleList([_without_normalize(first), _without_normalize(second)])
+        self.towers = nn.ModuleList([without_normalize(first), without_normalize(second)])
         self.poolers = nn.ModuleList()
         self.joint: Joint | None = None
         _check_alike(*self.encoders, *(tower.tokenizer for tower in (first, second)))
@@ -225,9 +225,7 @@ def tower_pair(model: SentenceTransformer) -> TwinTower:
 
 
 def with_readout(model: SentenceTransformer, readout: Readout) -> SentenceTransformer:
-    """Return a model of two towers under another readout (JTCSE, Table XI).
-
-    Weights are shared, and with them what the encoders are told to return: use the latest one made, or copy before.
+    """Return a model of two towers under another readout (JTCSE, Table XI); weights are shared.
 
     Args:
         model: Of two towers.
@@ -317,11 +315,6 @@ def _transformer(tower: SentenceTransformer) -> Transformer:
     if isinstance(first, Transformer):
         return cast("Transformer", first)
     raise SettingsError(f"a tower begins with a transformer, not with {type(first).__name__}")
-
-
-def _without_normalize(model: SentenceTransformer) -> SentenceTransformer:
-    modules = list(model)
-    return rebuilt(model, modules[:-1]) if isinstance(modules[-1], Normalize) else model
 
 
 def _with_last_layer(found: dict[str, Any], stream: Tensor) -> dict[str, Any]:
