@@ -9,7 +9,7 @@ quickstart: .venv/core
 	$(BIN)/sentsmith quickstart --output quickstart-output $(if $(wildcard quickstart-output/page.html),--overwrite)
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 slow: .venv/dev
 	$(BIN)/python -m pytest -m slow
@@ -24,6 +24,7 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/embedding.py
 	$(BIN)/python benchmarks/chunks.py
 	$(BIN)/python benchmarks/caching.py
+	$(BIN)/python benchmarks/jtcse.py
 	$(BIN)/python benchmarks/audit_planted.py --data-dir ../shared/data
 
 # Builds a wheel and imports every module of it in an environment that holds nothing else of ours.

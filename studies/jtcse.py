@@ -17,6 +17,7 @@ from typing import Any
 from runner import Results, Row, mean_and_spread, print_table, run
 from sentsmith.evaluation.similarity import spearman
 from sentsmith.evaluation.sts import PARTS, YEARS
+from sentsmith.files import make_folder, write_text
 from sentsmith.methods.jtcse.towers import with_readout
 
 _DATA = ("data.train={sentences}", "data.dev={data}/sts/STSBenchmark/dev.csv", "training.seed={seed}")
@@ -26,7 +27,15 @@ _JOINED = (
     "jtcse.first.model={runs}/sum-{seed}/tower_1",
     "jtcse.second.model={runs}/sum-{seed}/tower_2",
 )
-_SCREEN = (*_JOINED, "training.max_steps=30", "training.eval_steps=30", "training.select=last")
+# A higher rate than the recipe's, so that thirty steps show which way each part pulls.
+_SCREEN = (
+    *_JOINED,
+    "training.learning_rate=1e-5",
+    "training.max_steps=30",
+    "training.select=last",
+    "data.dev=[]",
+    "data.held_out=0",
+)
 _DEV = ("diagnostics",)
 _PARTS = ("nce", "icnce", "ictm")
 
@@ -97,16 +106,12 @@ READOUTS = [
 
 def with_sick(options: argparse.Namespace) -> None:
     """Write the sentences with all of SICK's, unlabelled, among them: transductive, as the papers do."""
-    target = Path(options.output) / "with-sick.txt"
-    if target.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
     sick: dict[str, None] = {}
     for file in sorted((Path(options.data_dir) / "sts" / "SICK").glob("SICK_*.txt")):
         lines = file.read_text(encoding="utf-8").splitlines()[1:]
         sick.update((text, None) for line in lines for text in line.split("\t")[1:3])
     sentences = Path(options.sentences).read_text(encoding="utf-8").splitlines()
-    target.write_text("\n".join([*sick, *sentences]) + "\n", encoding="utf-8")
+    write_text(make_folder(options.output) / "with-sick.txt", "\n".join([*sick, *sentences]) + "\n")
 
 
 def _sts(results: Sequence[Any]) -> list[float]:
@@ -156,11 +161,12 @@ def show(found: Results) -> None:
                 for row in rows
             ],
         )
+    # One point for each trained model: the readouts are one model read out in several ways, "none" is "sum" again.
     points = [
         (result["diagnostics"]["e_cls"], result["scores"]["STSB-dev"])
-        for results in found.values()
+        for name, results in found.items()
         for result in results
-        if result["diagnostics"]["e_cls"] is not None
+        if not name.startswith("readout-") and name != "screen-none"
     ]
     if len(points) > 2:
         energies, scores = zip(*points, strict=True)

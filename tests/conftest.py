@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Tests run in several processes, on tiny models: threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 WORDS = (  # noqa: SIM905
     "a an the man woman child dog cat bird plays eats reads sings runs sleeps guitar soup book song park house river "
@@ -252,8 +254,6 @@ def in_two_processes(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def _imports_set_aside():
     """Spare the garbage collector the imported libraries: the trainer calls it in each run, half a second a time."""
-    import sentsmith.training.run  # noqa: F401 - imports what is set aside
-
     gc.collect()
     gc.freeze()
     yield

@@ -48,6 +48,26 @@ def test_the_eight_rows_of_losses_are_all_different(study):
     assert len(on) == 8
 
 
+def test_the_tables_print_what_is_there(study, capsys):
+    tasks = ["STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR"]
+
+    def result(number):
+        return {
+            "scores": {**dict.fromkeys(tasks, number), "STSB-dev": number + 1},
+            "averages": {"sts": number},
+            "diagnostics": {"alignment": 0.25, "uniformity": -3.5, "e_cls": number / 100},
+        }
+
+    found = {row.name: [] for row in rows(study)}
+    found |= {"start": [result(70.0)], "sum": [result(71.0), result(73.0)], "readout-cls": [result(10.0)]}
+    study.show(found)
+    printed = capsys.readouterr().out
+    assert "| sum | 2 | 72.00 ± 1.41 |" in printed
+    assert "| jtcse | 0 | – |" in printed
+    assert "| readout-cls | 11.00 | 0.25 | -3.50 | 0.10 |" in printed
+    assert "over 3 models: Spearman 1.00" in printed
+
+
 def test_what_is_finished_is_not_done_again(study, monkeypatch, tmp_path, capsys, sentence_file, tiny_bert):
     """The start row alone: measured once, printed twice."""
     folder = tmp_path / "data" / "sts" / "STSBenchmark"

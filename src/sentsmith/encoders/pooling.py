@@ -29,6 +29,7 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     """
     from sentence_transformers.base.modules import Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+    from sentence_transformers.sentence_transformer.modules import WeightedLayerPooling
 
     if pooling not in get_args(Pooling):
         raise InputError(f"pooling {pooling!r} is unknown; use one of {', '.join(get_args(Pooling))}")
@@ -38,9 +39,10 @@ def with_pooling(model: SentenceTransformer, pooling: Pooling) -> SentenceTransf
     dimension = transformer.get_embedding_dimension()
     modules: list[nn.Module] = [transformer]
     if pooling == "first_last":
-        # It has the transformer return all layers; nobody switches that off again, since weights are shared with models
-        # that may read them.
         modules.append(_first_and_last(transformer, dimension))
+    elif any(isinstance(module, WeightedLayerPooling) for module in model):
+        # Of the model given, which this one replaces. A model that shares its weights may go on reading all layers.
+        transformer.model.config.output_hidden_states = False
     modules.append(PoolingModule(dimension, pooling_mode=_LIBRARY_NAMES[pooling]))
     if isinstance(model[-1], Normalize):
         modules.append(model[-1])

@@ -39,12 +39,13 @@ def render(record: dict[str, Any], notes: Sequence[str] = (), *, plain: bool = T
             record["method"],
         ],
     }
-    settings, data = record["settings"], record["data"]
+    data = record["data"]
+    starts = " and ".join(f"`{name}`" for name in dict.fromkeys(record["starts"]))
     parts = [
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
         f"# A sentence-embedding model by {record['method']}\n",
         (
-            f"Started from `{settings['model']}`, trained with sentsmith {record['versions']['sentsmith']} "
+            f"Started from {starts}, trained with sentsmith {record['versions']['sentsmith']} "
             f"on {data['rows']} rows ({', '.join(data['columns'])}).\n"
         ),
         "## Use\n",
@@ -66,11 +67,13 @@ def _facts(record: dict[str, Any]) -> list[str]:
     facts = [
         f"- data: `{data['path']}`, sha256 `{data['sha256'][:16]}…`, "
         + ("audited for overlap with test sets" if data["audit"] else "not audited for overlap with test sets"),
-        f"- cost: {record['seconds']['train']:.0f} s on {hardware['cpu']} ({hardware['cores']} cores{gpu})",
+        f"- cost: {sum(record['seconds'].values()):.0f} s on {hardware['cpu']} ({hardware['cores']} cores{gpu})",
     ]
     # A method that computes its map has neither steps nor chance.
     if training := record["settings"].get("training"):
-        facts += [f"- seed: {training['seed']}", f"- checkpoint: {_choice(record.get('selection'))}"]
+        facts.append(f"- seed: {training['seed']}")
+    if "selection" in record:
+        facts.append(f"- checkpoint: {_choice(record['selection'])}")
     if record["commit"]:
         facts.append(f"- code: commit `{record['commit']}`")
     return facts

@@ -83,7 +83,7 @@ def load_rows(
     held = min(int(len(rows) * held_out), _MOST_HELD_OUT)
     held = held if held >= 2 else 0
     chosen = set(random.Random(seed).sample(range(len(rows)), held))
-    audit, warnings = _audit(settings.train)
+    audit, warnings = find_audit(settings.train)
     return TrainingRows(
         path=settings.train,
         sha256=data_hash(settings.train),
@@ -102,7 +102,8 @@ def _columns(kind: type[Dataset], names: list[str], rows: list[dict[str, str]]) 
     return kind.from_dict({name: [row[name] for row in rows] for name in names})
 
 
-def _audit(path: str) -> tuple[dict[str, Any] | None, list[str]]:
+def find_audit(path: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the record of a file's overlap audit, if it has one, and what a run has to warn of."""
     record = find_record(path)
     if record is None:
         warning = (

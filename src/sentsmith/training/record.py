@@ -13,7 +13,6 @@ from typing import Any
 
 from sentsmith.errors import InputError
 from sentsmith.settings import Settings
-from sentsmith.versions import versions as versions  # noqa: PLC0414 - part of what a record says
 
 RECORD = "run.json"
 SETTINGS = "settings.yaml"

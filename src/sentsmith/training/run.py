@@ -30,6 +30,7 @@ from sentsmith.training.precision import resolve_precision
 from sentsmith.training.selection import BestKeeper, HeldOutJudge, Judge, JudgeEvaluator, ScoredPairsJudge
 from sentsmith.training.settings import BaseRecipe, Recipe
 from sentsmith.training.trainer import LossLog, Trainer, check_finite, last_checkpoint, make_trainer
+from sentsmith.versions import versions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -51,6 +52,7 @@ class Plan:
         temperature: τ of the held-out judge, when there is no dev file.
         notes: Lines for the model card.
         facts: What the run record keeps of the method, under its name.
+        seconds: What the stages before the training took, by name.
     """
 
     model: SentenceTransformer
@@ -61,6 +63,7 @@ class Plan:
     temperature: float = 0.05
     notes: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False) -> dict[str, Any]:
@@ -173,9 +176,10 @@ def base_record(recipe: BaseRecipe, rows: TrainingRows, seconds: float, warnings
         "status": "finished",
         "created": record.now(),
         "commit": record.commit(),
+        "starts": list(recipe.starts()),
         "settings": recipe.model_dump(mode="json"),
         "settings_sha256": record.settings_hash(recipe),
-        "versions": record.versions(),
+        "versions": versions(),
         "hardware": record.hardware(),
         "data": rows.describe(),
         "seconds": {"train": round(seconds, 1)},
@@ -258,6 +262,7 @@ def _record(
     steps = trainer.state.global_step
     seen = steps * recipe.training.batch_size * trainer.args.world_size
     result["speed"] = {"steps": steps, "rows_per_second": round(seen / seconds, 2)}
+    result["seconds"] |= plan.seconds
     if plan.facts:
         result[recipe.method] = dict(plan.facts)
     result["processes"] = processes.count()

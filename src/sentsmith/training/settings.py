@@ -94,6 +94,10 @@ class BaseRecipe(Settings):
     model: str = Field(default="minilm", description="Folder, hub name, or minilm")
     data: SourceSettings
 
+    def starts(self) -> tuple[str, ...]:
+        """Return the names of the models that the run starts from."""
+        return (self.model,)
+
     def reads(self) -> tuple[str, ...]:
         """Return the files, folders and model names that the run reads: no output folder that holds one is deleted."""
         return (self.model, self.data.train)

@@ -131,13 +131,25 @@ def test_the_random_bit_is_torchs_own(model, features):
 )
 def test_streams_that_no_part_reads_are_not_computed(model, features, parts, width):
     loss = JTCSELoss(model, parts=parts, cross=PLANS["last"])
-    assert model(dict(features[0]))["streams"].shape[1] == width * 32
     whole = at_once(model, features, PLANS["last"], True)
     torch.manual_seed(SEEDS[True])
     found = loss(features)
+    assert model(dict(features[0]))["streams"].shape[1] == width * 32
     for name in found:
         if name != "icnce" or parts.cross:
             assert found[name].item() == pytest.approx(whole[name].item(), abs=1e-9)
+
+
+def test_two_losses_of_one_model_do_not_disturb_each_other(model, features):
+    first, second = JTCSELoss(model, cross=PLANS["last"]), JTCSELoss(model)
+
+    def value(loss):
+        torch.manual_seed(SEEDS[True])
+        return {name: part.item() for name, part in loss(features).items()}
+
+    before = value(first)
+    value(second)
+    assert value(first) == before
 
 
 def test_what_the_loss_refuses(model, features, tiny_bert):
@@ -171,14 +183,13 @@ def of_two(rank, folder, sentences):
     own = sentences[: COUNTS[0]] if rank == 0 else sentences[COUNTS[0] :]
     features = [model.preprocess(own)]
     found = {}
-    for mode in ("carry", "TNCSE"):
+    for mode, plan in PLANS.items():
         for recompute in (False, True):
-            loss = JTCSELoss(model, cross=PLANS[mode], chunking=Chunking(64, 1, recompute))
+            loss = JTCSELoss(model, cross=plan, chunking=Chunking(64, 1, recompute))
             loss.model = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=False)
-            for _ in range(2):
-                # The first process draws a 1, the second would draw a 0.
-                torch.manual_seed(1 - rank)
-                found[mode, recompute] = gradients(model, loss(features))
+            # The first process draws a 1, the second would draw a 0.
+            torch.manual_seed(1 - rank)
+            found[mode, recompute] = gradients(model, loss(features))
     return found
 
 
@@ -188,8 +199,8 @@ def test_two_processes_get_the_gradients_of_one(in_two_processes, model, feature
         assert torch.randint(2, ()) == bit
     model.save_pretrained(str(tmp_path / "twin"), create_model_card=False)
     found = in_two_processes(of_two, tmp_path / "twin", sentences[: sum(COUNTS)])
-    for mode in ("carry", "TNCSE"):
-        expected = gradients(model, at_once(model, features, PLANS[mode], True))
+    for mode, plan in PLANS.items():
+        expected = gradients(model, at_once(model, features, plan, True))
         for one in found:
             assert_same(one[mode, False], expected)
             assert_same(one[mode, True], expected)

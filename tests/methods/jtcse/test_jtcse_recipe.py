@@ -15,6 +15,7 @@ from transformers import BertModel, T5EncoderModel
 from sentsmith import settings
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
+from sentsmith.encoders.pooling import with_pooling
 from sentsmith.errors import SettingsError
 from sentsmith.methods.jtcse.recipe import Recipe, prepare
 from sentsmith.methods.jtcse.stages import own_rows
@@ -92,6 +93,8 @@ def test_the_folder_and_the_record(both, tiny_bert):
     card = (folder / "README.md").read_text()
     assert "JTCSE: two towers trained jointly, attention crosses at layers 2 (last), in training only" in card
     assert "sentsmith.load(" in card
+    assert set(record["seconds"]) == {"train", "tower_1", "tower_2"}
+    assert f"- cost: {sum(record['seconds'].values()):.0f} s on" in card
 
 
 def test_the_model_is_the_sum_of_its_towers(both, sentences):
@@ -117,11 +120,18 @@ def test_all_parts_off_is_the_sum_of_the_towers(summed, tmp_path, tiny_settings,
     folder, record = summed
     assert "speed" not in record
     assert len(record["jtcse"]["towers"]) == 2
-    assert "two towers, each trained alone by SimCSE, summed" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "two towers, each trained alone by SimCSE, summed" in card
+    assert "checkpoint" not in card
     parts = sum(vectors(folder / name, sentences) for name in ("tower_1", "tower_2"))
     np.testing.assert_allclose(vectors(folder, sentences), parts, atol=1e-5)
     for number, seed in ((1, 42), (2, 43)):
-        changes = [f"training.seed={seed}", "training.max_steps=2", "simcse.mask_duplicates=false"]
+        changes = [
+            f"training.seed={seed}",
+            "training.max_steps=2",
+            "simcse.mask_duplicates=false",
+            "simcse.pooling=cls",
+        ]
         alone = settings.resolve(simcse.Recipe, tiny_settings, changes)
         simcse.run(alone, tmp_path / str(number))
         assert same(of_tower(folder, number), load_file(tmp_path / str(number) / "model.safetensors"))
@@ -130,7 +140,10 @@ def test_all_parts_off_is_the_sum_of_the_towers(summed, tmp_path, tiny_settings,
 def test_neither_stage_is_the_sum_of_the_starts(tmp_path, jtcse_tiny, tiny_bert, other_bert, sentences):
     record = jtcse_tiny(tmp_path / "m", *SUM, *JOINT_ONLY, f"jtcse.second.model={other_bert}")
     assert record["jtcse"]["towers"] == []
-    expected = vectors(tiny_bert, sentences) + vectors(other_bert, sentences)
+    # A plain encoder names no pooling: the towers read its first token.
+    expected = sum(
+        as_encoder(with_pooling(load(name, device="cpu"), "cls")).encode(sentences) for name in (tiny_bert, other_bert)
+    )
     np.testing.assert_allclose(vectors(tmp_path / "m", sentences), expected, atol=1e-5)
 
 
@@ -191,6 +204,20 @@ def test_echoes_join_the_sentences_of_their_tower(own, echoes, sentences, tmp_pa
     assert record["data"]["rows"] == 60
 
 
+def test_a_tower_with_half_the_sentences_learns_the_echoes_of_that_half(own, echoes, sentences):
+    halves = own("jtcse.simcse.halves=true", f"jtcse.first.translations={echoes}")
+    first, second = own("jtcse.simcse.halves=true")
+    assert halves == [[*first, *(f"so: {text}" for text in sentences[:10] if text in first)], second]
+    assert len(own(f"jtcse.first.translations={echoes}", "data.limit=20")[0]) == 30
+
+
+def test_translations_that_were_not_audited_are_warned_of(jtcse_settings, echoes):
+    recipe = settings.resolve(Recipe, jtcse_settings, [f"jtcse.first.translations={echoes}"])
+    rows = rows_of(recipe)
+    own_rows(recipe, rows)
+    assert any(f"{echoes.name} was not audited" in warning for warning in rows.warnings)
+
+
 def test_the_echo_of_a_held_out_sentence_is_not_learned(jtcse_settings, echoes, sentences):
     recipe = settings.resolve(Recipe, jtcse_settings, [f"jtcse.first.translations={echoes}"])
     rows = rows_of(recipe, held_out=0.4)
@@ -230,11 +257,22 @@ def test_where_attention_crosses(prepared):
 
 
 def test_pooling_and_dropout_of_the_joint_stage(prepared):
-    model, _ = prepared("jtcse.pooling=cls", "jtcse.dropout=0.25")
+    model, _ = prepared("jtcse.pooling=mean", "jtcse.dropout=0.25")
     for tower in tower_pair(model).pair:
-        assert tower[1].pooling_mode == "cls"
+        assert tower[1].pooling_mode == "mean"
         assert tower[0].model.config.attention_probs_dropout_prob == 0.25
         assert {module.p for module in tower.modules() if type(module).__name__ == "Dropout"} == {0.25}
+    model, _ = prepared("jtcse.simcse.dropout=0.2")
+    assert tower_pair(model).pair[1][0].model.config.hidden_dropout_prob == 0.2
+
+
+def test_readout_is_the_start_models_own(prepared, tiny_bert, tmp_path):
+    assert [tower[1].pooling_mode for tower in tower_pair(prepared()[0]).pair] == ["cls", "cls"]
+    load(tiny_bert).save_pretrained(str(tmp_path / "mean"))
+    with pytest.raises(SettingsError, match=r"read their vectors out differently \(Pooling cls; Pooling mean\)"):
+        prepared(f"jtcse.second.model={tmp_path / 'mean'}")
+    model, _ = prepared(f"model={tmp_path / 'mean'}")
+    assert [tower[1].pooling_mode for tower in tower_pair(model).pair] == ["mean", "mean"]
 
 
 def test_a_model_whose_pooler_was_never_trained(prepared, save_tiny, tiny_bert, tmp_path):

@@ -384,3 +384,16 @@ def test_two_decoders_are_decoders_too(unlike):
 def test_a_tower_that_is_no_transformer(model, tiny_bert):
     with pytest.raises(SettingsError, match="a tower begins with a transformer, not with TwinTower"):
         twin(model, raw(tiny_bert))
+
+
+def test_towers_of_different_vectors_are_refused(tiny_bert):
+    model = load(tiny_bert, device="cpu")
+    short = rebuilt(model, [*model, Dense(32, 8)])
+    with pytest.raises(SettingsError, match="sentence vectors are 32 and 8 long"):
+        twin(model, short)
+
+
+def test_the_shorter_limit_of_both_holds(tiny_bert, other_bert):
+    first, second = load(tiny_bert, device="cpu"), load(other_bert, device="cpu")
+    second.max_seq_length = 7
+    assert twin(first, second).max_seq_length == 7

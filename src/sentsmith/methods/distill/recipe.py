@@ -6,6 +6,7 @@ of a twin with a third model. Nothing of them is in the training loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -111,6 +112,8 @@ def run(
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
     rows = _rows(recipe)
+    # A part that the checkpoint lacks (RoBERTa's pooler, a projection) draws its weights.
+    set_seed(recipe.training.seed)
     # The teachers may take hours: what can be wrong is looked at before them.
     check_enough(recipe, len(rows.train))
     judge: Judge | None = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else None
@@ -118,6 +121,7 @@ def run(
     teachers = [_teacher(settings, recipe, rows) for settings in recipe.distill.teachers]
     narrow, wide = _widths(recipe, student, teachers)
     work = place.open(recipe, rows.sha256)
+    begun = time.perf_counter()
     target = read_teachers(
         teachers,
         [*rows.train["sentence"], *rows.held_out["sentence"]],
@@ -126,6 +130,7 @@ def run(
         fit_rows=len(rows.train),
         progress=progress,
     )
+    reading = time.perf_counter() - begun
     facts = _facts(recipe, teachers, target)
     teachers.clear()  # frees their memory for the training
     model, projection = student, None
@@ -141,6 +146,7 @@ def run(
         judge=judge or _judge(rows, target, projection),
         notes=_notes(recipe, facts),
         facts=facts,
+        seconds={"teachers": round(reading, 1)},
     )
     # The folder is this run's own by now.
     return train(recipe, plan, replace(place, resume=True, overwrite=False), progress=progress)

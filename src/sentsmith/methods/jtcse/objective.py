@@ -232,8 +232,10 @@ class JTCSELoss(nn.Module):
         if cross is not None:
             for encoder in pair.encoders:
                 layers_of(encoder)
+        # In a tuple, so that its weights are not listed twice.
+        self._pair = (pair,)
         # Streams that no part reads are not computed.
-        pair.joint = Joint(pooled=self.parts.ictm, cross=cross if self.parts.needs_cross else None)
+        self.joint = Joint(pooled=self.parts.ictm, cross=cross if self.parts.needs_cross else None)
         self.model = model
         self.temperature = temperature
         self.chunking = chunking or Chunking()
@@ -252,6 +254,8 @@ class JTCSELoss(nn.Module):
         views = {key: value.repeat_interleave(2, dim=0) for key, value in features.items()}
         # Drawn from torch's own state, which a checkpoint keeps: a resumed run sees the same bits.
         first_queries_second = shared_bit(features["attention_mask"].device)
+        # Said at each call: another loss may have asked the same model for other streams.
+        self._pair[0].joint = self.joint
         # One tensor of all streams: each chunk is one call of the model, and processes exchange once.
         streams = gather_rows(forward(self.model, views, self.chunking, output="streams"))
         present = [True, True, *[self.parts.ictm] * 2, *[self.parts.needs_cross] * 2]

@@ -60,7 +60,7 @@ def run(
         seed=recipe.training.seed,
     )
     own = own_rows(recipe, rows)
-    starts = [recipe.tower(index).model or recipe.model for index in (0, 1)]
+    starts = list(recipe.starts())
     _check(recipe, rows, starts)
     place.open(recipe, _fingerprint(rows, own))
     place = replace(place, resume=True, overwrite=False)
@@ -69,6 +69,9 @@ def run(
     set_seed(recipe.training.seed)
     model, plan = prepare(recipe, towers or starts, starts)
     notes = _notes(recipe, plan)
+    alone = {
+        f"tower_{index}": tower["seconds"]["train"] for index, tower in enumerate(facts.get("towers", ()), start=1)
+    }
     rows = replace(rows, sha256=_fingerprint(rows, own))
     if not recipe.jtcse.joint:
         return _save_sum(recipe, model, rows, place, time.perf_counter() - begun, notes, facts)
@@ -81,6 +84,7 @@ def run(
             temperature=recipe.jtcse.temperature,
             notes=notes,
             facts=facts,
+            seconds=alone,
         ),
         place,
         progress=progress,
@@ -117,17 +121,20 @@ def prepare(recipe: Recipe, towers: list[str], starts: list[str]) -> tuple[Sente
     from sentsmith.encoders.loading import load
     from sentsmith.encoders.pooling import with_pooling
     from sentsmith.methods.jtcse.cross import CrossPlan, crossed_layers, layers_of
+    from sentsmith.methods.jtcse.stages import readout_of
     from sentsmith.methods.jtcse.towers import renew_poolers, require_poolers, tower_pair, twin
 
     settings = recipe.jtcse
     loaded = [load(name) for name in towers]
-    if settings.pooling is not None:
-        loaded = [with_pooling(model, settings.pooling) for model in loaded]
+    for index, start in enumerate(starts):
+        if (pooling := readout_of(start, settings)) is not None:
+            loaded[index] = with_pooling(loaded[index], pooling)
     model = twin(*loaded)
     pair = tower_pair(model)
-    if settings.dropout is not None:
+    dropout = settings.simcse.dropout if settings.dropout is None else settings.dropout
+    if dropout is not None:
         for tower in pair.pair:
-            set_dropout(tower, settings.dropout)
+            set_dropout(tower, dropout)
     if settings.ictm and settings.pooler == "fresh":
         renew_poolers(pair)
     elif settings.ictm:

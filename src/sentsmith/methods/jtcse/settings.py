@@ -33,11 +33,17 @@ class SimcseStage(Settings):
     learning_rate: float = Field(default=1.5e-5, gt=0.0, description="Peak learning rate of AdamW")
     epochs: float = Field(default=1.0, gt=0.0, description="Passes over the tower's sentences")
     max_steps: int | None = Field(default=None, ge=1, description="Stop after so many steps, whatever the epochs")
+    max_length: int | None = Field(
+        default=None, ge=4, description="Tokens a sentence is cut to; null is training.max_length"
+    )
+    weight_decay: float = Field(default=0.0, ge=0.0, description="AdamW's decoupled weight decay")
+    schedule: Literal["linear", "cosine", "constant"] = Field(default="linear", description="Of the learning rate")
+    max_grad_norm: float = Field(default=1.0, ge=0.0, description="Gradient clipping; 0 switches it off")
     head: Literal["none", "training"] = Field(default="none", description="SimCSE's MLP head, in this stage only")
     dropout: float | None = Field(
-        default=None, ge=0.0, lt=1.0, description="Of this stage, and of the joint training too unless it has its own"
+        default=None, ge=0.0, lt=1.0, description="Of both stages, unless jtcse.dropout says another for the joint one"
     )
-    halves: bool = Field(default=False, description="Each tower sees its own half of the sentences")
+    halves: bool = Field(default=False, description="Each tower sees its own half of the sentences in this stage")
 
 
 class JtcseSettings(Settings):
@@ -46,7 +52,7 @@ class JtcseSettings(Settings):
     first: TowerSettings = TowerSettings()
     second: TowerSettings = TowerSettings()
     simcse: SimcseStage = SimcseStage()
-    temperature: float = Field(default=0.05, gt=0.0, description="τ; cosines are divided by it")
+    temperature: float = Field(default=0.05, gt=0.0, description="τ of both stages; cosines are divided by it")
     nce: bool = Field(default=True, description="Contrast within each tower")
     icnce: bool = Field(default=True, description="Contrast across the towers")
     ictm: bool = Field(default=True, description="The constraint on the length of the pooled vectors")
@@ -64,13 +70,18 @@ class JtcseSettings(Settings):
         description="last: a side branch of the last layer alone; carry: a stream that crosses at each crossed layer",
     )
     pooling: Literal["cls", "mean", "first_last"] | None = Field(
-        default=None, description="Readout of the towers, the poolers' input and the cross streams; null: the start's"
+        default=None,
+        description="Readout of the towers, the poolers' input and the cross streams; null: the start model's own, cls "
+        "where it names none",
     )
     pooler: Literal["own", "fresh"] = Field(
         default="own", description="The start model's pooler, or a new one that is trained from nothing"
     )
     dropout: float | None = Field(
-        default=None, ge=0.0, lt=1.0, description="Of the joint training; null keeps the model's own"
+        default=None,
+        ge=0.0,
+        lt=1.0,
+        description="Of the joint training; null: jtcse.simcse.dropout, or the model's own",
     )
 
     @property
@@ -98,11 +109,13 @@ class Recipe(SharedRecipe):
         if settings.half_tmc and not settings.ictm:
             raise ValueError("jtcse.half_tmc halves the modulus constraint, which jtcse.ictm false leaves out")
         if settings.cross_layers and not settings.icnce:
-            raise ValueError("jtcse.cross_layers is read by jtcse.icnce alone, which is off")
+            raise ValueError("jtcse.cross_layers is read by jtcse.icnce alone, which is off; set it to null")
         if settings.cross == "carry" and (settings.cross_layers == 0 or not settings.icnce):
             raise ValueError("jtcse.cross carry needs layers that cross: jtcse.icnce true, jtcse.cross_layers above 0")
         if settings.pooler == "fresh" and not settings.ictm:
-            raise ValueError("jtcse.pooler fresh is for the modulus constraint, which jtcse.ictm false leaves out")
+            raise ValueError(
+                "jtcse.pooler fresh is for the modulus constraint, which jtcse.ictm false leaves out; set it to own"
+            )
         return self
 
     def tower(self, index: int) -> TowerSettings:
@@ -115,7 +128,11 @@ class Recipe(SharedRecipe):
             translations=mine.translations,
         )
 
+    def starts(self) -> tuple[str, ...]:
+        """Return the names of the models that the towers start from."""
+        return tuple(self.tower(index).model or self.model for index in (0, 1))
+
     def reads(self) -> tuple[str, ...]:
         """Return what every recipe reads, and what the towers read besides."""
-        towers = [self.tower(index) for index in (0, 1)]
-        return (*super().reads(), *(name for tower in towers for name in (tower.model, tower.translations) if name))
+        translations = (self.jtcse.first.translations, self.jtcse.second.translations)
+        return (*super().reads(), *self.starts(), *(name for name in translations if name))

@@ -10,11 +10,13 @@ from typing import Any
 
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.reading import read_translations
+from sentsmith.encoders.loading import resolve
+from sentsmith.encoders.pooling import Pooling
 from sentsmith.errors import InputError
-from sentsmith.methods.jtcse.settings import Recipe
+from sentsmith.methods.jtcse.settings import JtcseSettings, Recipe
 from sentsmith.methods.simcse import recipe as simcse
 from sentsmith.training import record
-from sentsmith.training.data import TrainingRows
+from sentsmith.training.data import TrainingRows, find_audit
 from sentsmith.training.output import Output
 from sentsmith.training.settings import TrainingSettings
 
@@ -32,16 +34,18 @@ def own_rows(recipe: Recipe, rows: TrainingRows) -> list[TrainingRows]:
     if not recipe.jtcse.simcse.enabled:
         return []
     found, batch_size = [], recipe.jtcse.simcse.batch_size
-    # The judge would choose by sentences whose echoes were learned.
-    kept_apart = set(rows.held_out["sentence"])
     for index, part in enumerate(_parts(recipe, rows)):
         path = recipe.tower(index).translations
         own = replace(rows, train=part, warnings=[])
         if path is not None:
-            # The union of both: whether the echoes replace the corpus or join it is left open by the paper.
-            echoes = [row.echo for row in read_translations(path) if row.sentence not in kept_apart]
+            # The union of both: whether the echoes replace the corpus or join it is left open by the paper. Only the
+            # echoes of the tower's own sentences: not of its neighbour's half, nor of those that the judge looks at.
+            mine = set(part["sentence"])
+            echoes = [row.echo for row in read_translations(path) if row.sentence in mine]
             train = concatenate_datasets([part, Dataset.from_dict({"sentence": echoes})])
-            own = replace(own, train=train, sha256=f"{rows.sha256}+{data_hash(path)}")
+            audit, warnings = find_audit(path)
+            rows.warnings.extend(warning for warning in warnings if warning not in rows.warnings)
+            own = replace(own, train=train, sha256=f"{rows.sha256}+{data_hash(path)}", audit=rows.audit and audit)
         if len(own.train) < batch_size:
             raise InputError(
                 f"leaves tower {index + 1} {len(own.train)} rows to learn alone, fewer than one batch of {batch_size}; "
@@ -78,6 +82,16 @@ def train_towers(
     return folders, {"towers": facts}
 
 
+def readout_of(start: str, settings: JtcseSettings) -> Pooling | None:
+    """Return the pooling that a tower is given; None keeps its own.
+
+    A plain encoder names no pooling: sentence-transformers gives it the mean, the papers read its first token.
+    """
+    if settings.pooling is not None:
+        return settings.pooling
+    return None if (resolve(start) / "modules.json").is_file() else "cls"
+
+
 def _parts(recipe: Recipe, rows: TrainingRows) -> list[Any]:
     if not recipe.jtcse.simcse.halves:
         return [rows.train, rows.train]
@@ -96,6 +110,11 @@ def _alone(recipe: Recipe, index: int) -> simcse.Recipe:
         "max_steps": stage.max_steps,
         "seed": tower.seed,
         "blend": 1.0,
+        "max_length": stage.max_length or recipe.training.max_length,
+        "weight_decay": stage.weight_decay,
+        "schedule": stage.schedule,
+        "max_grad_norm": stage.max_grad_norm,
+        "warmup": 0.0,
     }
     return simcse.Recipe(
         model=tower.model or recipe.model,
@@ -104,7 +123,7 @@ def _alone(recipe: Recipe, index: int) -> simcse.Recipe:
         simcse=simcse.SimcseSettings(
             temperature=recipe.jtcse.temperature,
             head=stage.head,
-            pooling=recipe.jtcse.pooling,
+            pooling=readout_of(tower.model or recipe.model, recipe.jtcse),
             dropout=stage.dropout,
             mask_duplicates=False,
         ),

@@ -64,6 +64,9 @@ class TwinTower(InputModule):
         self.poolers = nn.ModuleList()
         self.joint: Joint | None = None
         _check_alike(*self.encoders, *(tower.tokenizer for tower in (first, second)))
+        _check_readouts(*self.pair)
+        lengths = [tower.max_seq_length for tower in self.pair if tower.max_seq_length is not None]
+        self.max_seq_length = min(lengths, default=None)
 
     @property
     def pair(self) -> list[SentenceTransformer]:
@@ -340,6 +343,24 @@ def _check_alike(first: Any, second: Any, first_tokenizer: Any, second_tokenizer
     same = first_tokenizer.get_vocab() == second_tokenizer.get_vocab()
     if not same or first_tokenizer(_PROBE)["input_ids"] != second_tokenizer(_PROBE)["input_ids"]:
         raise SettingsError("the towers have different tokenizers; both need the same, since they read the same tokens")
+
+
+def _check_readouts(first: SentenceTransformer, second: SentenceTransformer) -> None:
+    one, two = first.get_embedding_dimension(), second.get_embedding_dimension()
+    if one != two:
+        raise SettingsError(
+            f"the towers' sentence vectors are {one} and {two} long; they are summed and need one length"
+        )
+    described = [
+        [(type(module).__name__, getattr(module, "pooling_mode", None)) for module in list(tower)[1:]]
+        for tower in (first, second)
+    ]
+    if described[0] != described[1]:
+        names = [", ".join(f"{name} {mode or ''}".strip() for name, mode in each) for each in described]
+        raise SettingsError(
+            f"the towers read their vectors out differently ({names[0]}; {names[1]}); set jtcse.pooling, which "
+            "gives both the same"
+        )
 
 
 def _check_encoder(encoder: Any) -> None:
