@@ -51,11 +51,13 @@ def test_the_eight_rows_of_losses_are_all_different(study):
 def test_the_tables_print_what_is_there(study, capsys):
     tasks = ["STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR"]
 
+    cost = {"gmacs": 0.5, "score_per_gmac": 100.0}
+
     def result(number):
         return {
             "scores": {**dict.fromkeys(tasks, number), "STSB-dev": number + 1},
             "averages": {"sts": number},
-            "diagnostics": {"alignment": 0.25, "uniformity": -3.5, "e_cls": number / 100},
+            "diagnostics": {"alignment": 0.25, "uniformity": -3.5, "e_cls": number / 100} | cost,
         }
 
     found = {row.name: [] for row in rows(study)}
@@ -64,7 +66,7 @@ def test_the_tables_print_what_is_there(study, capsys):
     printed = capsys.readouterr().out
     assert "| sum | 2 | 72.00 ± 1.41 |" in printed
     assert "| jtcse | 0 | – |" in printed
-    assert "| readout-cls | 11.00 | 0.25 | -3.50 | 0.10 |" in printed
+    assert "| readout-cls | 11.00 | 0.250 | -3.500 | 0.100 |" in printed
     assert "over 3 models: Spearman 1.00" in printed
 
 

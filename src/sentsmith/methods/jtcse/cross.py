@@ -106,7 +106,14 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 class Recorder:
-    """What one tower's layer reads in a forward pass: hidden states, mask, and their three projections."""
+    """What one tower's layer reads in a forward pass.
+
+    Attributes:
+        layer: The layer.
+        hidden: Its hidden states, ``[rows, tokens, width]``.
+        mask: The mask as the library made it; None where nothing is masked.
+        projected: ``query``, ``key`` and ``value`` of these, ``[rows, tokens, width]`` each.
+    """
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer

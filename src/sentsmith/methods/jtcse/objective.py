@@ -101,6 +101,15 @@ def nce(queries: Tensor, keys: Tensor | None = None, *, temperature: float, view
     row is left out, which leaves 2B − 2 negatives (the form of the released code). ``literal``: the first views look
     for their partners among B keys, as Eqs. 11 and 12 are printed: within one stream the keys are the second views,
     across streams they are the other one's first views.
+
+    Args:
+        queries: ``[2B, d]``.
+        keys: ``[2B, d]``; None compares the queries with themselves.
+        temperature: τ, above 0; cosines are divided by it.
+        views: The form.
+
+    Returns:
+        A scalar, at least float32.
     """
     if views == "literal":
         others = queries[1::2] if keys is None else keys[0::2]
