@@ -267,6 +267,12 @@ def test_the_start_is_a_candidate(train_tiny, tmp_path, tiny_bert, dev_by):
     assert "- checkpoint: step 0, the best by spearman on" in (tmp_path / "m" / "README.md").read_text()
 
 
+def test_the_judge_reads_whole_sentences(train_tiny, tmp_path, tiny_bert, dev_by):
+    """The dev file holds the start model's own scores of sentences that training cuts."""
+    record = train_tiny(tmp_path / "m", f"data.dev={dev_by(tiny_bert)}", "training.max_length=5")
+    assert record["selection"]["history"][0]["score"] == pytest.approx(100)
+
+
 def test_the_last_step_is_judged_once_whatever_the_library_does(train_tiny, tmp_path, dev_by, tiny_bert, monkeypatch):
     dev = dev_by(tiny_bert)
     calls = []

@@ -105,6 +105,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextlib.contextmanager
+def max_length(model: SentenceTransformer, tokens: int | None) -> Iterator[None]:
+    """Run the block with sentences cut to ``tokens``, or not cut by us (None); the model keeps its own limit."""
+    before = model.max_seq_length
+    model.max_seq_length = tokens
+    try:
+        yield
+    finally:
+        model.max_seq_length = before
+
+
 def as_encoder(model: SentenceTransformer, *, precision: str = "fp32", backend: str = "torch") -> ModelEncoder:
     """Return ``model`` as an encoder (see :class:`ModelEncoder`)."""
     return ModelEncoder(model, precision=precision, backend=backend)

@@ -19,6 +19,7 @@ from transformers import TrainerState, set_seed
 
 from sentsmith import settings as settings_io
 from sentsmith.encoders.chunked import Chunking
+from sentsmith.encoders.embedding import max_length
 from sentsmith.errors import InputError
 from sentsmith.files import write_json
 from sentsmith.training import card, processes, record
@@ -92,7 +93,10 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
     work = output.open(recipe, plan.rows.sha256)
     blend = Blend(plan.model, training.blend)
     with ExitStack() as stack:
-        stack.enter_context(_max_length(plan.model, training.max_length))
+        # The judge reads whole sentences, as the model will in use.
+        longest = plan.model.max_seq_length
+        cut = training.max_length if longest is None else min(training.max_length, longest)
+        stack.enter_context(max_length(plan.model, cut))
         chunking = _chunking(recipe, plan, work, precision)
         keeper = BestKeeper(work, plan.model, keep_weights=training.select == "best")
         trainer = make_trainer(
@@ -102,7 +106,7 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
             training,
             work=work,
             precision=precision,
-            evaluator=None if judge is None else JudgeEvaluator(judge, plan.readout, blend),
+            evaluator=None if judge is None else JudgeEvaluator(judge, plan.readout, blend, longest),
             callbacks=[keeper, LossLog()],
             progress=progress,
         )
@@ -215,19 +219,6 @@ def _fit(trainer: Trainer, keeper: BestKeeper, work: Path) -> None:
     # The last update is followed by no loss that would show it.
     for name, weights in trainer.model.named_parameters():
         check_finite(float(weights.detach().abs().max()), f"the weights {name}")
-
-
-class _max_length:  # noqa: N801 - reads as a statement
-    """Cuts sentences to ``tokens`` inside the block; the model keeps its own limit for use."""
-
-    def __init__(self, model: SentenceTransformer, tokens: int) -> None:
-        self.model, self.tokens, self.before = model, tokens, model.max_seq_length
-
-    def __enter__(self) -> None:
-        self.model.max_seq_length = self.tokens if self.before is None else min(self.tokens, self.before)
-
-    def __exit__(self, *exception: object) -> None:
-        self.model.max_seq_length = self.before
 
 
 def _chunking(recipe: Recipe, plan: Plan, work: Path, precision: str) -> Chunking:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.base.evaluation import BaseEvaluator
 from transformers import TrainerCallback
 
-from sentsmith.encoders.embedding import ModelEncoder
+from sentsmith.encoders.embedding import ModelEncoder, max_length
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.evaluation.pairs import read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
@@ -114,15 +114,21 @@ class JudgeEvaluator(BaseEvaluator):
         judge: What scores.
         readout: Turns the model in training into the one that will be used (a head may be for training only).
         blend: How its weights will be averaged with the start model's.
+        longest: Tokens a sentence is cut to while the judge scores: the model's own limit, not that of the training.
     """
 
     def __init__(
-        self, judge: Judge, readout: Callable[[SentenceTransformer], SentenceTransformer], blend: Blend
+        self,
+        judge: Judge,
+        readout: Callable[[SentenceTransformer], SentenceTransformer],
+        blend: Blend,
+        longest: int | None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.judge = judge
         self.readout = readout
         self.blend = blend
+        self.longest = longest
 
     def __call__(
         self,
@@ -132,7 +138,7 @@ class JudgeEvaluator(BaseEvaluator):
         steps: int = -1,
     ) -> dict[str, float]:
         """Return the score under the name that the trainer and the trackers show."""
-        with self.blend.applied(model):
+        with self.blend.applied(model), max_length(model, self.longest):
             score = self.judge.score(ModelEncoder(self.readout(model)))
         check_finite(score, f"the {self.judge.metric} on {self.judge.source}, at step {steps},")
         return {METRIC: score}
