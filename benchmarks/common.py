@@ -97,7 +97,8 @@ def matrix_peak(threads: int) -> float:
 
 def machine() -> str:
     """Return one line about the machine and the versions."""
-    from sentsmith.training.record import hardware, versions
+    from sentsmith.training.record import hardware
+    from sentsmith.versions import versions
 
     facts, found = hardware(), versions()
     return (
