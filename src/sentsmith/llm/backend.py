@@ -1,0 +1,94 @@
+"""What a language model that writes looks like from outside: prompts go in, answers come out, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import Field
+
+from sentsmith.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads.
+
+    Attributes:
+        text: The whole prompt; where the model has a chat template, it is one turn of the user.
+        against: A second prompt that the answer is steered by (guided decoding); None steers by nothing.
+    """
+
+    text: str
+    against: str | None = None
+
+
+class Decoding(Settings):
+    """How the next token is chosen; a request's key depends on all of it."""
+
+    max_new_tokens: int = Field(default=256, ge=1, description="The longest answer, its end sign included")
+    temperature: float = Field(
+        default=0.0, ge=0.0, description="0 takes the likeliest token; above it, tokens are drawn"
+    )
+    top_p: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="Draw from the likeliest tokens that reach this share"
+    )
+    seed: int = Field(default=0, ge=0, description="Of the draws, together with the prompt")
+    first_weight: float = Field(default=1.0, description="a of a·l(prompt) + b·l(against)")
+    second_weight: float = Field(default=0.0, description="b of a·l(prompt) + b·l(against)")
+    floor: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Plausibility floor: a token must reach this share of the prompt's likeliest one; 0 is off",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back.
+
+    Attributes:
+        text: The raw answer; "" where there is none.
+        finished: Whether it came to its end within the limit.
+        prompt_tokens: Read, both prompts together.
+        answer_tokens: Written.
+        seconds: It took, its share of a batch.
+        failure: Why there is no answer (the endpoint failed again and again), in one line; None where there is one.
+    """
+
+    text: str
+    finished: bool
+    prompt_tokens: int
+    answer_tokens: int
+    seconds: float
+    failure: str | None = None
+
+
+class Backend(Protocol):
+    """A language model: a local one, or an endpoint."""
+
+    name: str
+    """What the ledger knows it by: changes when the weights do, and holds no secret."""
+    guides: bool
+    """Whether it can answer a prompt that has an ``against``; an endpoint gives no logits and cannot."""
+
+    def answers(self, prompts: Iterable[tuple[str, Prompt]], decoding: Decoding) -> Iterator[list[tuple[str, Answer]]]:
+        """Answer prompts, each under a key of the caller's.
+
+        Args:
+            prompts: (key, prompt); read lazily, a block ahead at most, so that the caller can stop.
+            decoding: The same for all of them.
+
+        Yields:
+            (key, answer) of what is finished since the last one, in any order.
+
+        Raises:
+            SentsmithError: No prompt would be answered: no such model, a wrong key, nobody listens.
+        """
+        ...
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens each text has, nearly: an endpoint's tokenizer is not known."""
+        ...
