@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentsmith.corpus.audit import find_record
 from sentsmith.corpus.datasets import data_hash
+from sentsmith.corpus.reading import read_sentences
 from sentsmith.errors import InputError
 from sentsmith.training.settings import SourceSettings
 
@@ -57,7 +58,7 @@ class TrainingRows:
 
 def load_rows(
     settings: SourceSettings,
-    read: Callable[[str], Iterable[dict[str, str]]],
+    read: Callable[[str], Iterable[dict[str, str]]] | None = None,
     *,
     held_out: float = 0.0,
     seed: int = 0,
@@ -66,7 +67,7 @@ def load_rows(
 
     Args:
         settings: Which file, and how many rows.
-        read: Opens a path as rows with equal columns.
+        read: Opens a path as rows with equal columns; by default sentences, in the column ``sentence``.
         held_out: Share of the rows to keep apart, at most 1,000 of them. Nothing is, where the share is a single row:
             no choice can be made by it.
         seed: Chooses the held-out rows.
@@ -76,7 +77,8 @@ def load_rows(
     """
     from datasets import Dataset
 
-    rows = list(_limited(read(settings.train), settings.limit))
+    opened = _sentences(settings) if read is None else read(settings.train)
+    rows = list(_limited(opened, settings.limit))
     if not rows:
         raise InputError("holds no rows to train on", path=settings.train)
     names = list(rows[0])
@@ -92,6 +94,10 @@ def load_rows(
         audit=audit,
         warnings=warnings,
     )
+
+
+def _sentences(settings: SourceSettings) -> Iterator[dict[str, str]]:
+    return ({"sentence": sentence} for sentence in read_sentences(settings.train, column=settings.column))
 
 
 def _limited(rows: Iterable[dict[str, str]], limit: int | None) -> Iterator[dict[str, str]]:

@@ -32,6 +32,11 @@ class DataSettings(SourceSettings):
         description="Share of rows kept apart to choose the checkpoint when dev is empty",
     )
 
+    @property
+    def kept_apart(self) -> float:
+        """Share of the rows to hold out: none where dev files choose."""
+        return 0.0 if self.dev else self.held_out
+
     @field_validator("dev", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:

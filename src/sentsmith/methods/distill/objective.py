@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sentsmith.encoders.chunked import Chunking, Features, forward, join
+from sentsmith.methods.simcse.objective import at_least_float32
 
 
 def fuse(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -37,9 +38,9 @@ def fuse(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     shapes = [list(part.shape) for part in vectors]
     if any(shape != shapes[0] or len(shape) != 2 for shape in shapes):
         raise ValueError(f"vectors to fuse must all be [n, d] of one shape, not {shapes}")
-    total = weights[0] * _wide(vectors[0])
+    total = weights[0] * at_least_float32(vectors[0])
     for part, weight in zip(vectors[1:], weights[1:], strict=True):
-        total = total + weight * _wide(part)
+        total = total + weight * at_least_float32(part)
     return total
 
 
@@ -61,11 +62,7 @@ def vector_mse(student: Tensor, teacher: Tensor) -> Tensor:
             f"student and teacher must both be [B, d], not {list(student.shape)} and {list(teacher.shape)}"
         )
     with torch.autocast(student.device.type, enabled=False):
-        return (_wide(student) - _wide(teacher.detach())).square().mean()
-
-
-def _wide(vectors: Tensor) -> Tensor:
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+        return (at_least_float32(student) - at_least_float32(teacher.detach())).square().mean()
 
 
 class DistillLoss(nn.Module):

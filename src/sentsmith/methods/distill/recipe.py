@@ -7,7 +7,7 @@ of a twin with a third model. Nothing of them is in the training loop.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -172,14 +172,9 @@ def _read_as(model: SentenceTransformer, pooling: Pooling | None, *, normalized:
 
 def _rows(recipe: Recipe) -> TrainingRows:
     """Return the sentences, the training ones labelled with their row in the file of the teachers' vectors."""
-    from sentsmith.corpus.reading import read_sentences
     from sentsmith.training.data import load_rows
 
-    def read(path: str) -> Iterator[dict[str, str]]:
-        return ({"sentence": sentence} for sentence in read_sentences(path, column=recipe.data.column))
-
-    held_out = 0.0 if recipe.data.dev else recipe.data.held_out
-    rows = load_rows(recipe.data, read, held_out=held_out, seed=recipe.training.seed)
+    rows = load_rows(recipe.data, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
     return replace(rows, train=rows.train.add_column("label", list(range(len(rows.train)))))
 
 

@@ -12,16 +12,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from sentsmith.errors import SettingsError
+from sentsmith.methods.jtcse.settings import Mode
 
 if TYPE_CHECKING:
     from torch import nn
-
-Mode = Literal["last", "carry"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,12 @@ from torch.nn import functional
 from sentsmith.encoders.chunked import Chunking, Features, forward, join
 from sentsmith.encoders.gathering import gather_rows, shared_bit
 from sentsmith.methods.jtcse.cross import CrossPlan, layers_of
+from sentsmith.methods.jtcse.settings import Views
 from sentsmith.methods.jtcse.towers import Joint, require_poolers, tower_pair
-from sentsmith.methods.simcse.objective import cosine_matrix
+from sentsmith.methods.simcse.objective import at_least_float32, cosine_matrix
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-Views = Literal["interleaved", "literal"]
 
 FLOOR = 1e-4
 """Similarities below it count as it does in the coefficient of :func:`modulus_loss`."""
@@ -70,7 +69,7 @@ def modulus_constraint(u: Tensor, v: Tensor) -> Tensor:
     Returns:
         ``[B]``, at least float32, in [0, 1].
     """
-    u, v = _wide(u), _wide(v)
+    u, v = at_least_float32(u), at_least_float32(v)
     return _norm(u - v) / (_norm(u) + _norm(v)).clamp_min(_TINY)
 
 
@@ -175,12 +174,10 @@ def joint_loss(
 
 
 def _one_way(cls_1: Tensor, cls_2: Tensor, pooler_1: Tensor, pooler_2: Tensor) -> Tensor:
-    similarity = functional.cosine_similarity(_wide(cls_1)[0::2], _wide(cls_2)[1::2], dim=-1, eps=1e-8)
+    similarity = functional.cosine_similarity(
+        at_least_float32(cls_1)[0::2], at_least_float32(cls_2)[1::2], dim=-1, eps=1e-8
+    )
     return (log_coefficient(similarity) * modulus_constraint(pooler_1[0::2], pooler_2[1::2])).mean()
-
-
-def _wide(vectors: Tensor) -> Tensor:
-    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 def _norm(vectors: Tensor) -> Tensor:

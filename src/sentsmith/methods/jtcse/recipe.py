@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,16 +52,12 @@ def run(
     begun = time.perf_counter()
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
-    rows = load_rows(
-        recipe.data,
-        lambda path: _rows(path, recipe),
-        held_out=0.0 if recipe.data.dev else recipe.data.held_out,
-        seed=recipe.training.seed,
-    )
+    rows = load_rows(recipe.data, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
     own = own_rows(recipe, rows)
+    rows = replace(rows, sha256=_fingerprint(rows, own))
     starts = list(recipe.starts())
     _check(recipe, rows, starts)
-    place.open(recipe, _fingerprint(rows, own))
+    place.open(recipe, rows.sha256)
     place = replace(place, resume=True, overwrite=False)
     towers, facts = train_towers(recipe, own, place.work, progress=progress)
     # New poolers draw their weights: the seed has to stand before the model is built.
@@ -72,7 +67,6 @@ def run(
     alone = {
         f"tower_{index}": tower["seconds"]["train"] for index, tower in enumerate(facts.get("towers", ()), start=1)
     }
-    rows = replace(rows, sha256=_fingerprint(rows, own))
     if not recipe.jtcse.joint:
         return _save_sum(recipe, model, rows, place, time.perf_counter() - begun, notes, facts)
     return train(
@@ -183,12 +177,6 @@ def _loss(model: SentenceTransformer, chunking: Chunking, settings: JtcseSetting
         chunking=chunking,
         pad_token_id=getattr(model.tokenizer, "pad_token_id", None) or 0,
     )
-
-
-def _rows(path: str, recipe: Recipe) -> Iterator[dict[str, str]]:
-    from sentsmith.corpus.reading import read_sentences
-
-    return ({"sentence": sentence} for sentence in read_sentences(path, column=recipe.data.column))
 
 
 def _fingerprint(rows: TrainingRows, own: list[TrainingRows]) -> str:

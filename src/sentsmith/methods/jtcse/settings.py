@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from sentsmith.settings import Settings
 from sentsmith.training.settings import Recipe as SharedRecipe
 
+Views = Literal["interleaved", "literal"]
+Mode = Literal["last", "carry"]
+
 
 class TowerSettings(Settings):
     """What one tower starts from, and learns alone."""
@@ -56,7 +59,7 @@ class JtcseSettings(Settings):
     nce: bool = Field(default=True, description="Contrast within each tower")
     icnce: bool = Field(default=True, description="Contrast across the towers")
     ictm: bool = Field(default=True, description="The constraint on the length of the pooled vectors")
-    views: Literal["interleaved", "literal"] = Field(
+    views: Views = Field(
         default="interleaved", description="Form of the contrastive losses: of the released code, or as printed"
     )
     half_tmc: bool = Field(default=False, description="Halve the modulus constraint, as the released code does")
@@ -65,7 +68,7 @@ class JtcseSettings(Settings):
         ge=0,
         description="Crossed layers, evenly spaced; must divide the depth. null is every second layer, 0 is TNCSE",
     )
-    cross: Literal["last", "carry"] = Field(
+    cross: Mode = Field(
         default="last",
         description="last: a side branch of the last layer alone; carry: a stream that crosses at each crossed layer",
     )

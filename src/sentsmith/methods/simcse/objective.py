@@ -27,8 +27,12 @@ def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    wide = torch.promote_types(vectors.dtype, torch.float32)
-    return functional.normalize(vectors.to(wide), dim=-1, eps=1e-8)
+    return functional.normalize(at_least_float32(vectors), dim=-1, eps=1e-8)
+
+
+def at_least_float32(vectors: Tensor) -> Tensor:
+    """Return the vectors in float32, or as they are where they are wider: half precision makes ties."""
+    return vectors.to(torch.promote_types(vectors.dtype, torch.float32))
 
 
 def info_nce(

@@ -86,12 +86,8 @@ def run(
 
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
-    rows = load_rows(
-        recipe.data,
-        lambda path: _rows(path, recipe),
-        held_out=0.0 if recipe.data.dev else recipe.data.held_out,
-        seed=recipe.training.seed,
-    )
+    read = _triplets if recipe.simcse.rows == "triplets" else None
+    rows = load_rows(recipe.data, read, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
     return train_rows(recipe, rows, place, progress=progress)
 
 
@@ -169,9 +165,7 @@ def _loss(model: SentenceTransformer, chunking: Chunking, settings: SimcseSettin
     )
 
 
-def _rows(path: str, recipe: Recipe) -> Iterator[dict[str, str]]:
-    from sentsmith.corpus.reading import read_sentences, read_triplets
+def _triplets(path: str) -> Iterator[dict[str, str]]:
+    from sentsmith.corpus.reading import read_triplets
 
-    if recipe.simcse.rows == "triplets":
-        return (asdict(row) for row in read_triplets(path))
-    return ({"sentence": sentence} for sentence in read_sentences(path, column=recipe.data.column))
+    return (asdict(row) for row in read_triplets(path))

@@ -48,7 +48,6 @@ def run(
     Raises:
         InputError: The data, the model or the output folder are wrong.
     """
-    from sentsmith.corpus.reading import read_sentences
     from sentsmith.encoders.embedding import as_encoder
     from sentsmith.encoders.loading import load
     from sentsmith.encoders.pooling import with_pooling
@@ -61,9 +60,7 @@ def run(
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
     begun = time.perf_counter()
-    rows = load_rows(
-        recipe.data, lambda path: ({"sentence": s} for s in read_sentences(path, column=recipe.data.column))
-    )
+    rows = load_rows(recipe.data)
     model = load(recipe.model)
     if recipe.whitening.pooling is not None:
         model = with_pooling(model, recipe.whitening.pooling)
