@@ -18,11 +18,13 @@ def evaluate(
     ],
     suite: Annotated[
         str,
-        typer.Option(help="Suites, separated by commas: sts, transfer; nothing of the tests: sts-dev, diagnostics."),
+        typer.Option(
+            help="Suites, separated by commas: sts, transfer, bitext; nothing of the tests: sts-dev, diagnostics."
+        ),
     ] = "sts",
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds sts/ and transfer/; without it sts comes from the hub."),
+        typer.Option(help="Folder that holds sts/, transfer/ and bitext/; without it sts comes from the hub."),
     ] = None,
     sentence: Annotated[
         str | None, typer.Option(help="With diagnostics: the sentence whose attention is drawn.")
@@ -34,7 +36,7 @@ def evaluate(
     quiet: console.Quiet = False,
     as_json: console.Json = False,
 ) -> None:
-    """Measure models on STS12-16, STS-B, SICK-R, the transfer tasks; diagnose them; write results.json."""
+    """Measure models on STS12-16, STS-B, SICK-R, the transfer tasks, bitext; diagnose them; write results.json."""
     console.start(quiet=quiet)
     from sentsmith.encoders.embedding import as_encoder
     from sentsmith.encoders.loading import load
@@ -55,7 +57,7 @@ def evaluate(
         console.show_json(results[0] if len(results) == 1 else results)
     else:
         columns, rows = table(results)
-        console.show_table("Spearman (STS) and accuracy (transfer), times 100", columns, rows)
+        console.show_table("Spearman (STS) and accuracy (transfer, bitext), times 100", columns, rows)
         columns, rows = diagnostics.table(results)
         if rows:
             console.show_table("Diagnostics, over STS-B's dev part", columns, rows)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import SettingsError
+from sentsmith.evaluation.bitext import load_bitext
 from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings, diagnose
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.hub import load_sts_from_hub
@@ -28,6 +29,7 @@ SUITES: dict[str, str] = {
     "sts": "STS12-16, STS-B and SICK-R, their test parts",
     "sts-dev": "STS-B's dev and SICK's trial part: for choosing, nothing of the tests",
     "transfer": "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC",
+    "bitext": "the nearest sentence of the other language, both ways, for every pair of languages in the folder",
     DIAGNOSTICS: "geometry, attention and cost, over STS-B's dev part: nothing of the tests",
 }
 # SICK is only whole on the hub: an average with it must not stand under the name of the published one.
@@ -63,7 +65,8 @@ def load_suites(
 
     Args:
         suites: Names out of :data:`SUITES`; repetitions count once.
-        data_dir: Holds ``sts/`` and ``transfer/``. Without it ``sts`` is fetched from the hub, and called ``sts-hub``.
+        data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``. Without it ``sts`` is fetched from the hub, and
+            called ``sts-hub``.
         probe: How the classifiers of ``transfer`` are trained; SentEval's way by default.
 
     Raises:
@@ -78,7 +81,7 @@ def load_suites(
             raise SettingsError(f"unknown suite {name!r}; {hint}known suites: {', '.join(SUITES)}")
         if data_dir is None and name != "sts":
             raise SettingsError(
-                f"suite {name!r} is read from a folder: give --data-dir, which holds sts/ and transfer/"
+                f"suite {name!r} is read from a folder: give --data-dir, which holds sts/, transfer/ and bitext/"
             )
     if not names:
         raise SettingsError(f"no suite given; known suites: {', '.join(SUITES)}")
@@ -92,6 +95,8 @@ def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings) ->
         return list(load_sts_from_hub().values())
     if name == "transfer":
         return list(load_transfer(data_dir, probe).values())
+    if name == "bitext":
+        return list(load_bitext(data_dir).values())
     if name == DIAGNOSTICS:
         return [load_part(data_dir, "STSB", "dev")]
     return list((load_sts(data_dir) if name == "sts" else load_sts_dev(data_dir)).values())
@@ -112,7 +117,7 @@ def evaluate(
         encoder: The model.
         suites: Names out of :data:`SUITES`.
         name: What the result calls the model.
-        data_dir: Holds ``sts/`` and ``transfer/``.
+        data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``.
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
 
@@ -177,7 +182,7 @@ def evaluate_models(
         suites: Names out of :data:`SUITES`.
         output: One model's results go to ``output/results.json``; those of several to
             ``output/<name>/results.json``.
-        data_dir: Holds ``sts/`` and ``transfer/``.
+        data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``.
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
         draw: Draws a model's diagnosis into the folder of its results.
