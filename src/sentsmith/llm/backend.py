@@ -56,6 +56,8 @@ class Answer:
         answer_tokens: Written.
         seconds: It took, its share of a batch.
         failure: Why there is no answer (the endpoint failed again and again), in one line; None where there is one.
+        lost: The failure is the endpoint's, not this prompt's (a time-out, not a prompt that is too long): another run
+            may well be answered, and many of them in a row mean that nobody answers any more.
     """
 
     text: str
@@ -64,6 +66,7 @@ class Answer:
     answer_tokens: int
     seconds: float
     failure: str | None = None
+    lost: bool = False
 
 
 class Backend(Protocol):
