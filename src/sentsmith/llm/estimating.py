@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sentsmith.llm.asking import ask
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import Backend, Decoding
 from sentsmith.llm.ledger import Ledger, Usage
 from sentsmith.llm.questions import Question, key_of
@@ -65,7 +65,7 @@ def estimate(
     *,
     price: Price | None = None,
 ) -> Estimate:
-    """Tell what :func:`~sentsmith.llm.asking.ask` of these questions would take.
+    """Tell what :func:`~sentsmith.llm.answering.ask` of these questions would take.
 
     How long answers are, and how long they take, is read off the ledger's answers of this model, task by task. Of a
     task that it has none of, a local model is asked 16 questions, spread evenly (the ledger keeps them, so the run
