@@ -36,7 +36,6 @@ LABELS: tuple[Label, ...] = get_args(Label)
 # Not HELP, whose sentences are made by rules, and not the paragraphs and edited twins of New-Protocols.
 TRAINED_ON = ("snli-cat", "snli-2k", "cad", "te-base", "te-contrast", "mnli-20k")
 MEASURED_ON = {"snli/dev": ("snli", "dev"), "snli/test": ("snli", "test"), "mnli/dev": ("mnli-20k", "dev")}
-MAX_LENGTH = 96  # tokens of a pair
 _POOL = 50  # batches whose pairs are sorted by length together
 
 
@@ -58,6 +57,7 @@ class Trainer:
         epochs: Passes over them.
         batch_size: Pairs in a batch.
         learning_rate: The peak; warmed up over a tenth of the steps, then lowered to 0 linearly.
+        max_length: Tokens of a pair; what is longer is cut.
         seed: Of the draw, the order, the head and the dropout.
     """
 
@@ -65,6 +65,7 @@ class Trainer:
     epochs: int = 1
     batch_size: int = 32
     learning_rate: float = 5e-5
+    max_length: int = 96
     seed: int = 0
 
     def train(self, pairs: Sequence[Labelled], start: str = "minilm") -> CrossEncoder:
@@ -74,7 +75,7 @@ class Trainer:
         chosen = list(pairs)
         dice.shuffle(chosen)
         chosen = chosen[: self.limit]
-        judge = CrossEncoder(str(resolve(start)), num_labels=len(LABELS), max_length=MAX_LENGTH)
+        judge = CrossEncoder(str(resolve(start)), num_labels=len(LABELS), max_length=self.max_length)
         config = judge.model.config
         config.id2label, config.label2id = dict(enumerate(LABELS)), {label: i for i, label in enumerate(LABELS)}
         todo = [batch for _ in range(self.epochs) for batch in self._batches(chosen, dice)]
@@ -86,7 +87,7 @@ class Trainer:
         judge.model.train()
         begun = time.perf_counter()
         for step, batch in enumerate(todo, start=1):
-            loss = _loss(judge, batch)
+            loss = self._loss(judge, batch)
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(judge.model.parameters(), 1.0)
@@ -108,22 +109,21 @@ class Trainer:
         dice.shuffle(batches)
         return batches
 
+    def _loss(self, judge: CrossEncoder, batch: Sequence[Labelled]) -> torch.Tensor:
+        features = judge.tokenizer(
+            [pair.premise for pair in batch],
+            [pair.hypothesis for pair in batch],
+            padding=True,
+            truncation=True,
+            max_length=self.max_length,
+            return_tensors="pt",
+        ).to(judge.model.device)
+        wanted = torch.tensor([LABELS.index(pair.label) for pair in batch], device=judge.model.device)
+        return torch.nn.functional.cross_entropy(judge.model(**features).logits, wanted)
+
 
 def _length(pair: Labelled) -> int:
     return len(pair.premise) + len(pair.hypothesis)
-
-
-def _loss(judge: CrossEncoder, batch: Sequence[Labelled]) -> torch.Tensor:
-    features = judge.tokenizer(
-        [pair.premise for pair in batch],
-        [pair.hypothesis for pair in batch],
-        padding=True,
-        truncation=True,
-        max_length=MAX_LENGTH,
-        return_tensors="pt",
-    ).to(judge.model.device)
-    wanted = torch.tensor([LABELS.index(pair.label) for pair in batch], device=judge.model.device)
-    return torch.nn.functional.cross_entropy(judge.model(**features).logits, wanted)
 
 
 class Judge:
@@ -206,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("pairs", help="rows with premise, hypothesis, label, source, split")
     parser.add_argument("output", help="folder of the model")
     parser.add_argument("--start", default="minilm", help="the encoder it starts from")
+    parser.add_argument("--sources", nargs="+", default=TRAINED_ON, help="whose training parts it learns from")
+    parser.add_argument("--max-length", type=int, default=Trainer.max_length, help="tokens of a pair")
     parser.add_argument("--limit", type=int, help="train on so many pairs, drawn at random")
     parser.add_argument("--epochs", type=int, default=Trainer.epochs)
     parser.add_argument("--learning-rate", type=float, default=Trainer.learning_rate)
@@ -213,11 +215,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sample", type=int, help="judge so many pairs of each part; all by default")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    trained_on = list(read(options.pairs, sources=TRAINED_ON, split="train"))
+    trained_on = list(read(options.pairs, sources=options.sources, split="train"))
     if not trained_on:
-        raise InputError(f"holds no pair of {', '.join(TRAINED_ON)} in a split 'train'", path=options.pairs)
+        raise InputError(f"holds no pair of {', '.join(options.sources)} in a split 'train'", path=options.pairs)
     trainer = Trainer(
-        limit=options.limit, epochs=options.epochs, learning_rate=options.learning_rate, seed=options.seed
+        limit=options.limit,
+        epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        max_length=options.max_length,
+        seed=options.seed,
     )
     judge = trainer.train(trained_on, options.start)
     seen = frozenset(pair.premise for pair in trained_on)
