@@ -225,7 +225,7 @@ def test_pickled_weights(there, copied):
 
 def test_a_hub_model_whose_weights_are_all_pickled(copied, monkeypatch):
     (copied / "model.safetensors").unlink()
-    monkeypatch.setattr("sentsmith.llm.translation.resolve", lambda _: copied)
+    monkeypatch.setattr("sentsmith.llm.loading.resolve", lambda _: copied)
     with pytest.raises(
         InputError, match=r"'Helsinki-NLP/opus-mt-en-fr' has no weights in safetensors on the hub.*conver"
     ):

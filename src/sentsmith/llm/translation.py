@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sentsmith.encoders.loading import loading_errors, refuse_pickled_weights, resolve
-from sentsmith.errors import InputError, SentsmithError, SettingsError, require
+from sentsmith.errors import InputError, SettingsError
+from sentsmith.llm import loading
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,30 +53,8 @@ def model_names(spec: str) -> tuple[str, str]:
 
 
 def model_folder(name: str | Path) -> Path:
-    """Return the folder of a translation model, downloaded if need be, once it is known to hold safetensors.
-
-    Raises:
-        InputError: No such model, or its weights are pickled or absent.
-        SentsmithError: The name needs a hub that cannot be reached.
-    """
-    try:
-        folder = resolve(name)
-    except InputError:
-        raise
-    except SentsmithError as error:
-        raise SentsmithError(
-            f"{str(name)!r} is no folder here and would come from the model hub, which cannot be reached; "
-            "give the folders of two translation models: --llm THERE,BACK"
-        ) from error
-    if not Path(name).is_dir() and not any(folder.rglob("*.safetensors")):
-        # Pickled weights are not downloaded; many translation models of the hub have no others.
-        raise InputError(
-            f"{str(name)!r} has no weights in safetensors on the hub, and pickled ones can run code when read; if you "
-            "trust it, convert it once (transformers: load the model and the tokenizer by this name, save_pretrained "
-            "both to one folder) and give that folder"
-        )
-    refuse_pickled_weights(folder)
-    return folder
+    """Return the folder of a translation model; see :func:`sentsmith.llm.loading.model_folder`."""
+    return loading.model_folder(name, advice="give the folders of two translation models: --llm THERE,BACK")
 
 
 class MarianTranslator:
@@ -183,39 +160,22 @@ class MarianTranslator:
 
 def _load(folder: Path, device: str | None) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoModelForSeq2SeqLM
 
-    local = {"local_files_only": True, "trust_remote_code": False}
-    if (folder / "source.spm").is_file():
-        require("sentencepiece", extra="llm")
-    with loading_errors(folder):
-        config = AutoConfig.from_pretrained(folder, **local)
-        if not config.is_encoder_decoder:
-            raise InputError(
-                f"is a model of kind {config.model_type!r}, which is no encoder-decoder; give a translation model, "
-                "such as MarianMT",
-                path=folder,
-            )
-        with warnings.catch_warnings():
-            # It recommends a normaliser that it then does not call.
-            warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-            tokenizer = AutoTokenizer.from_pretrained(folder, **local)
-        model, told = AutoModelForSeq2SeqLM.from_pretrained(
-            folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **local
-        )
-    lacking = sorted({*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])})
-    if lacking:
+    config = loading.load_config(folder)
+    if not config.is_encoder_decoder:
         raise InputError(
-            f"lacks {len(lacking)} weight(s) of a translation model ({lacking[0]}, …), which would be random; "
-            "give a model that was trained to translate",
+            f"is a model of kind {config.model_type!r}, which is no encoder-decoder; give a translation model, "
+            "such as MarianMT",
             path=folder,
         )
-    return tokenizer, model.to(device or _fastest()).eval()
-
-
-def _fastest() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    tokenizer = loading.load_tokenizer(folder)
+    model = loading.load_weights(
+        folder,
+        AutoModelForSeq2SeqLM,
+        device=device or loading.fastest(),
+        dtype=torch.float32,
+        kind="a translation model",
+        trained_to="translate",
+    )
+    return tokenizer, model
