@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -81,13 +81,31 @@ def say(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
+class Progress:
+    """A bar: called with a count it advances; told what to expect it shows the time that remains."""
+
+    def __init__(self, bar: Any = None) -> None:
+        self._bar = bar
+
+    def __call__(self, count: int) -> None:
+        """Advance by so many."""
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def expect(self, total: int) -> None:
+        """Set the count at which the work is done."""
+        if self._bar is not None:
+            self._bar.total = total
+            self._bar.refresh()
+
+
 @contextlib.contextmanager
-def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Draw one bar with count, rate and elapsed time on standard error; yields the function that advances it."""
+def progress(what: str, *, quiet: bool, unit: str = "rows") -> Iterator[Progress]:
+    """Draw one bar with count, rate and time on standard error; yields what advances it."""
     if not progress_wanted(quiet=quiet):
-        yield lambda _: None
+        yield Progress()
         return
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=" rows", file=sys.stderr, dynamic_ncols=True) as bar:
-        yield lambda count: (bar.update(count), None)[1]
+    with tqdm(desc=what, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True) as bar:
+        yield Progress(bar)

@@ -11,6 +11,7 @@ import traceback
 import typer
 
 from sentsmith.cli.audit import audit
+from sentsmith.cli.curate import curate
 from sentsmith.cli.embed import embed
 from sentsmith.cli.evaluate import evaluate
 from sentsmith.cli.index import index
@@ -42,6 +43,7 @@ def _root(context: typer.Context) -> None:
 
 
 app.command("audit")(audit)
+app.command("curate")(curate)
 app.command("embed")(embed)
 app.command("evaluate")(evaluate)
 app.command("index")(index)

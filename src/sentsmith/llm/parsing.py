@@ -13,6 +13,9 @@ from sentsmith.llm.questions import Unreadable
 from sentsmith.settings import Settings
 
 _SCORE = re.compile(r"[0-9](\.[0-9])?")
+TOO_SHORT_OR_LONG = ("too short", "too long")
+"""The reasons that depend on :class:`LengthBounds`."""
+
 # Control characters, and halves of surrogate pairs, which no file can hold.
 _NO_TEXT = ("Cc", "Cs")
 # Models set an answer between these, though nobody asked them to.
@@ -64,9 +67,9 @@ def read_sentence(answer: str, given: str, bounds: LengthBounds) -> str:
     if form == normal_form(given):
         raise Unreadable("copy")
     if len(text) < max(bounds.min_characters, bounds.min_ratio * len(given)):
-        raise Unreadable("too short")
+        raise Unreadable(TOO_SHORT_OR_LONG[0])
     if len(text) > min(bounds.max_characters, bounds.max_ratio * len(given)):
-        raise Unreadable("too long")
+        raise Unreadable(TOO_SHORT_OR_LONG[1])
     line = one_line(text)
     if any(unicodedata.category(character) in _NO_TEXT for character in line):
         raise Unreadable("control character")

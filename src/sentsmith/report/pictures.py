@@ -87,6 +87,7 @@ def heat_map(
     x_label: str = "",
     y_label: str = "",
     limits: tuple[float, float] | None = None,
+    decimals: int = 2,
 ) -> str:
     """Draw a matrix as shades of one colour; negative values, if any, in a second one.
 
@@ -98,6 +99,7 @@ def heat_map(
         x_label: What the columns are.
         y_label: What the rows are.
         limits: Values of the faintest and the strongest shade; two maps to be compared need the same.
+        decimals: Of the numbers in the cells, which stand there where there are at most 14 columns.
 
     Raises:
         InputError: Labels and shape disagree, a side is over 64, or no value is finite.
@@ -118,7 +120,7 @@ def heat_map(
         side = min(0.62, (_WIDTH - 2.2) / columns)
         picture, (axis,) = figure(_WIDTH, max(1.8, 1.3 + rows * max(0.26, side * 0.62)), title=title)
         for (row, column), value in np.ndenumerate(values):
-            _cell(axis, row, column, float(value), low=low, high=high, write=columns <= 14)
+            _cell(axis, row, column, float(value), low=low, high=high, decimals=decimals if columns <= 14 else None)
         axis.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), ylabel=short(y_label, 40))
         axis.grid(visible=False)
         axis.spines[:].set_visible(False)
@@ -130,7 +132,7 @@ def heat_map(
             ha="right" if slant else "center",
         )
         axis.set_yticks(range(rows), [short(label, 48) for label in row_labels])
-        scale = f"faintest {low:.2f}, strongest {high:.2f}".replace("-", "−")
+        scale = f"faintest {low:,.{decimals}f}, strongest {high:,.{decimals}f}".replace("-", "−")
         axis.set_xlabel(f"{short(x_label, 60)} ({scale})" if x_label else scale)
         top_row, top_column = divmod(int(np.argmax(np.where(np.isfinite(values), values, -np.inf))), columns)
         told = (
@@ -338,7 +340,7 @@ def _mark_chosen(axis: Axes, series: Mapping[str, list[tuple[float, float]]], ch
                 axis.plot([x], [y], marker="o", markersize=9, markerfacecolor="none", color=INK["text"])
 
 
-def _cell(axis: Axes, row: int, column: int, value: float, *, low: float, high: float, write: bool) -> None:
+def _cell(axis: Axes, row: int, column: int, value: float, *, low: float, high: float, decimals: int | None) -> None:
     from matplotlib.patches import Rectangle
 
     shown = math.isfinite(value)
@@ -350,8 +352,8 @@ def _cell(axis: Axes, row: int, column: int, value: float, *, low: float, high: 
         # A shade is the colour at some opacity over the page: it fits a dark page too, text stays readable.
         opacity = 0.05 + 0.6 * min(max(share, 0.0), 1.0)
         axis.add_patch(Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=INK[ink], alpha=opacity, lw=0))
-    if write:
-        text = f"{value:.2f}".replace("-", "−") if shown else "–"
+    if decimals is not None:
+        text = f"{value:,.{decimals}f}".replace("-", "−") if shown else "–"
         axis.text(column, row, text, ha="center", va="center", fontsize=9)
 
 

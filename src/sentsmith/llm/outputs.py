@@ -1,0 +1,222 @@
+"""From the ledger to files: which rows have all their answers, which are in quarantine, which are still to be asked.
+
+Beside an output ``OUT`` stand ``OUT.quarantine.jsonl`` (the rows that were left out, with their reasons and raw
+answers), ``OUT.record.json`` (what was asked of which model, and what came of it) and, unless another one is named, the
+ledger ``OUT.ledger.sqlite``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from sentsmith.corpus.lines import STDIN, label
+from sentsmith.corpus.writing import check_writable
+from sentsmith.errors import InputError
+from sentsmith.files import atomic_path, make_folder, write_json
+from sentsmith.llm.backend import Decoding
+from sentsmith.llm.ledger import Ledger, Record, kind_of
+from sentsmith.llm.parsing import TOO_SHORT_OR_LONG
+from sentsmith.llm.questions import Question, Unreadable, key_of
+from sentsmith.settings import Settings
+from sentsmith.versions import versions
+
+T = TypeVar("T")
+
+
+class AskingSettings(Settings):
+    """What every job has that asks a language model."""
+
+    prompts: str = Field(default="multicsr", description="Prompt file, or the name of one that ships")
+    seed: int = Field(default=0, ge=0, description="Chooses each sentence's instruction, and the draws of sampling")
+    max_new_tokens: int = Field(default=256, ge=1, description="The longest answer, its end sign included")
+    temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy")
+    top_p: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="Draw from the likeliest tokens that reach this share"
+    )
+    limit: int | None = Field(default=None, ge=1, description="Only so many rows, from the start")
+
+    def decoding(self) -> Decoding:
+        """Return how answers are decoded."""
+        return Decoding(
+            max_new_tokens=self.max_new_tokens, temperature=self.temperature, top_p=self.top_p, seed=self.seed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The files that belong to an output."""
+
+    output: Path
+    ledger: Path
+    quarantine: Path
+    record: Path
+
+
+def beside(output: str | Path, ledger: str | Path | None = None) -> Beside:
+    """Return the files that belong to ``output``; the ledger is the given one, or stands beside it too."""
+    target = Path(output)
+    own = target.with_name(target.name + ".ledger.sqlite")
+    return Beside(
+        output=target,
+        ledger=own if ledger is None else Path(ledger),
+        quarantine=target.with_name(target.name + ".quarantine.jsonl"),
+        record=target.with_name(target.name + ".record.json"),
+    )
+
+
+def checked_output(
+    output: str | Path, source: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
+) -> Beside:
+    """Return the files of an output that can be written; a folder for it is made.
+
+    An output may be written again, without ``overwrite``, where the ledger that it came from is there: its own, or the
+    one that its record names. What was paid for is in the ledger.
+
+    Args:
+        output: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``, also with ``.gz``.
+        source: What is read.
+        ledger: Another ledger than ``OUT.ledger.sqlite``.
+        overwrite: Replace any file.
+
+    Raises:
+        InputError: Another suffix, a folder, the source itself or in it, or a file that is not this job's to replace.
+    """
+    files = beside(output, ledger)
+    target = files.output
+    if check_writable(output) == ".txt":
+        raise InputError("a .txt file holds one column; write .jsonl, .csv, .tsv or .parquet", path=target)
+    if target.is_dir():
+        raise InputError("is a folder; give the name of a file to write", path=target)
+    if str(source) != STDIN:
+        read = Path(source).resolve()
+        if target.resolve() == read or read in target.resolve().parents:
+            raise InputError(f"lies in {label(source)}, which is read; write it somewhere else", path=target)
+    if target.exists() and not overwrite and not _made_from(files):
+        raise InputError("exists; give another name, or --overwrite", path=target)
+    make_folder(target.parent)
+    return files
+
+
+def _made_from(files: Beside) -> bool:
+    if not files.ledger.exists():
+        return False
+    try:
+        record = json.loads(files.record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    named = record.get("ledger") if isinstance(record, dict) else None
+    return files.ledger == beside(files.output).ledger or named == str(files.ledger)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the rows.
+
+    Attributes:
+        rows: All of them.
+        complete: All their questions have an answer.
+        quarantined: A question of theirs has no answer that can be read, for good.
+        pending: Still to be asked (a budget was reached).
+        reasons: Why, over the questions in quarantine.
+    """
+
+    rows: int = 0
+    complete: int = 0
+    quarantined: int = 0
+    pending: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+Asked = Mapping[str, Question]
+"""The questions about one row, each under a name."""
+
+
+def complete_rows(
+    rows: Iterable[tuple[T, Asked]],
+    ledger: Ledger,
+    files: Beside,
+    *,
+    model: str,
+    decoding: Decoding,
+    tally: Tally,
+) -> Iterator[tuple[T, dict[str, str | float]]]:
+    """Yield the rows whose questions all have an answer, with their answers, in order.
+
+    Args:
+        rows: (row, its questions); a row is anything, and its questions name its texts.
+        ledger: Where the answers are.
+        files: Rows in quarantine are listed in its ``quarantine``, which is whole or absent, and written when the rows
+            are at their end.
+        model: The backend's name.
+        decoding: As it was asked.
+        tally: Is counted up.
+    """
+    with _quarantine(files.quarantine) as left_out:
+        for number, (row, questions) in enumerate(rows, start=1):
+            tally.rows += 1
+            records = {name: ledger.get(key_of(question, model, decoding)) for name, question in questions.items()}
+            answers: dict[str, str | float] = {}
+            reasons: dict[str, str] = {}
+            for name, record in records.items():
+                if record is not None and record.state != "retry":
+                    try:
+                        answers[name] = _read(record, questions[name])
+                    except Unreadable as error:
+                        reasons[name] = str(error)
+            if reasons:
+                tally.quarantined += 1
+                tally.reasons.update(f"{name}: {kind_of(reason)}" for name, reason in reasons.items())
+                left_out(
+                    {
+                        "row": number,
+                        "given": {name: list(question.given) for name, question in questions.items()},
+                        "reasons": reasons,
+                        "answers": {name: record.answer for name, record in records.items() if record},
+                    }
+                )
+            elif len(answers) < len(questions):
+                tally.pending += 1
+            else:
+                tally.complete += 1
+                yield row, answers
+
+
+def _read(record: Record, question: Question) -> str | float:
+    # Read once more: how long a sentence may be is not part of the request, and may have changed since.
+    if record.state == "quarantined" and record.reason not in TOO_SHORT_OR_LONG:
+        raise Unreadable(record.reason or "")
+    return question.parse(record.answer)
+
+
+@contextlib.contextmanager
+def _quarantine(path: Path) -> Iterator[Any]:
+    count = 0
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+
+        def left_out(row: Mapping[str, Any]) -> None:
+            nonlocal count
+            count += 1
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        yield left_out
+    if not count:
+        path.unlink()
+
+
+def write_record(files: Beside, job: str, facts: Mapping[str, Any], tally: Tally) -> None:
+    """Write ``OUT.record.json``: the job, its facts, the ledger, what became of the rows, the versions.
+
+    Written before the output, so that an output of ours is known as such even if the job ends between the two.
+    """
+    counts = asdict(tally) | {"reasons": dict(tally.reasons.most_common())}
+    write_json(
+        files.record, {"job": job, **facts, "ledger": str(files.ledger), "counts": counts, "versions": versions()}
+    )
