@@ -6,13 +6,13 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentsmith.corpus.audit import find_record
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.reading import read_sentences
+from sentsmith.corpus.reading import read_sentences, read_triplets
 from sentsmith.errors import InputError
 from sentsmith.training.settings import SourceSettings
 
@@ -94,6 +94,11 @@ def load_rows(
         audit=audit,
         warnings=warnings,
     )
+
+
+def triplet_rows(path: str) -> Iterator[dict[str, str]]:
+    """Open triplets (anchor, positive, negative) for :func:`load_rows`."""
+    return (asdict(row) for row in read_triplets(path))
 
 
 def _sentences(settings: SourceSettings) -> Iterator[dict[str, str]]:

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 from sentsmith.encoders import vectorfile
 from sentsmith.errors import InputError
 from sentsmith.files import atomic_path, write_json
-from sentsmith.methods.distill import teacher as teachers
+from sentsmith.methods.distill import teacher as targets
+from sentsmith.training import teachers
 
 SETTINGS = (
     "training.max_steps=6",
@@ -134,7 +135,8 @@ def test_stopped_before_a_file_of_the_teachers(tmp_path, distill_tiny, overrides
 
     with monkeypatch.context() as patch:
         patch.setattr(teachers, "write_json", json_or_stop)
-        patch.setattr(teachers, "atomic_path", path_or_stop)
+        patch.setattr(targets, "write_json", json_or_stop)
+        patch.setattr(targets, "atomic_path", path_or_stop)
         with pytest.raises(KeyboardInterrupt):
             distill_tiny(tmp_path / "m", *overrides)
     distill_tiny(tmp_path / "m", *overrides, resume=True)

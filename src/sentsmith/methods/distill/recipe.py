@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
 
-    from sentsmith.methods.distill.teacher import Target, Teacher
+    from sentsmith.methods.distill.teacher import Target
     from sentsmith.training.data import TrainingRows
     from sentsmith.training.selection import Judge
+    from sentsmith.training.teachers import Teacher
 
 
 class TeacherSettings(Settings):
@@ -179,25 +180,16 @@ def _rows(recipe: Recipe) -> TrainingRows:
 
 
 def _teacher(settings: TeacherSettings, recipe: Recipe, rows: TrainingRows) -> Teacher:
-    from sentsmith import __version__
-    from sentsmith.encoders.loading import load, resolve
-    from sentsmith.files import sha256
-    from sentsmith.methods.distill.teacher import Teacher
+    from sentsmith.training.teachers import load_teacher
 
-    folder = resolve(settings.model)
-    model = _read_as(load(folder), settings.pooling, normalized=recipe.distill.normalized)
-    # Student and teacher read the same words of a long sentence.
-    longest = model.max_seq_length or recipe.training.max_length
-    model.max_seq_length = min(longest, recipe.training.max_length)
-    key = {
-        "model": sha256(folder),
-        "pooling": settings.pooling,
-        "normalized": recipe.distill.normalized,
-        "max_length": recipe.training.max_length,
-        "data": rows.sha256,
-        "version": __version__,
-    }
-    return Teacher(settings.model, settings.weight, model, key)
+    normalized = recipe.distill.normalized
+    return load_teacher(
+        settings.model,
+        max_length=recipe.training.max_length,
+        depends={"pooling": settings.pooling, "normalized": normalized, "data": rows.sha256},
+        read_as=lambda model: _read_as(model, settings.pooling, normalized=normalized),
+        weight=settings.weight,
+    )
 
 
 def _widths(recipe: Recipe, student: SentenceTransformer, teachers: Sequence[Teacher]) -> tuple[int, int]:

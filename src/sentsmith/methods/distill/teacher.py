@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,41 +18,21 @@ from numpy.typing import NDArray
 
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.protocol import Encoder, Vectors
-from sentsmith.encoders.vectorfile import embed_file
 from sentsmith.errors import InputError
 from sentsmith.files import atomic_path, write_json
 from sentsmith.methods.distill.objective import fuse, vector_mse
+from sentsmith.training.teachers import Teacher, read_once, same_teachers
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from sklearn.decomposition import PCA
     from torch import nn
 
-logger = logging.getLogger(__name__)
-
 TARGET = "teacher.npy"
 _DONE = "target.json"
-_KEYS = "teachers.json"
 _BLOCK = 4096
 # Directions fitted on more vectors than this are the same to the digits that matter; memory is not.
 _PCA_ROWS = 100_000
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """A model to learn from, loaded.
-
-    Attributes:
-        name: As the settings name it.
-        weight: Of its vectors in the sum.
-        model: Frozen, in evaluation mode, cut to the sentence length of the training.
-        key: What its vectors depend on: the hash of its weights and how it is read.
-    """
-
-    name: str
-    weight: float
-    model: SentenceTransformer
-    key: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,36 +75,18 @@ def read_teachers(
     Raises:
         InputError: A teacher is not the one that the run was begun with, or there are fewer rows than dimensions.
     """
-    _same_teachers(teachers, work)
+    same_teachers(teachers, work)
     path, done = work / TARGET, work / _DONE
     if not done.exists():
         parts = [work / f"teacher-{number}.npy" for number in range(1, len(teachers) + 1)]
         for teacher, part in zip(teachers, parts, strict=True):
             if not part.exists():
-                _embed(teacher, sentences, part, progress=progress)
+                read_once(teacher, sentences, part, progress=progress)
         share = _fuse_files(parts, [teacher.weight for teacher in teachers], path, pca=pca, fit_rows=fit_rows)
         write_json(done, {"explained_variance": share})
         for part in parts:
             part.unlink()
     return Target(path, json.loads(done.read_text(encoding="utf-8"))["explained_variance"])
-
-
-def _same_teachers(teachers: Sequence[Teacher], work: Path) -> None:
-    file = work / _KEYS
-    if not file.exists():
-        write_json(file, [dict(teacher.key) for teacher in teachers])
-    for teacher, key in zip(teachers, json.loads(file.read_text(encoding="utf-8")), strict=True):
-        if key != teacher.key:
-            raise InputError("has changed since the run was begun; start again with --overwrite", path=teacher.name)
-
-
-def _embed(teacher: Teacher, sentences: Sequence[str], part: Path, *, progress: bool) -> None:
-    from tqdm import tqdm
-
-    logger.info("reading the teacher %s once: %d sentences", teacher.name, len(sentences))
-    encoder = as_encoder(teacher.model)
-    with tqdm(desc=teacher.name, total=len(sentences), unit=" rows", file=sys.stderr, disable=not progress) as bar:
-        embed_file(lambda: sentences, part, encoder, key=dict(teacher.key), advance=bar.update)
 
 
 def _fuse_files(

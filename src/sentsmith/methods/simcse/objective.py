@@ -156,7 +156,7 @@ class SimCSELoss(nn.Module):
         self.pad_token_id = pad_token_id
         self.gather_across_devices = gather_across_devices
 
-    def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:  # noqa: ARG002 - the trainer passes labels
+    def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:
         """Return the scalar loss of one batch; ``sentence_features`` has one entry per column."""
         columns = list(sentence_features)
         if len(columns) == 1:
@@ -169,10 +169,32 @@ class SimCSELoss(nn.Module):
         vectors = vectors.reshape(len(columns), -1, vectors.shape[1]).transpose(0, 1)
         if self.gather_across_devices:
             vectors = gather_rows(vectors)
+        keep = self.kept(columns, features, labels)
+        return self.contrast(*vectors.unbind(dim=1), keep=keep)
+
+    def kept(self, columns: list[Features], features: dict[str, Tensor], labels: Tensor | None) -> Tensor | None:  # noqa: ARG002 - a loss with a mask of its own looks rows up by them
+        """Return which candidates count, as :func:`info_nce` takes it; None where all do.
+
+        Args:
+            columns: The text columns of this process's rows.
+            features: The same, joined.
+            labels: int64 ``[B]`` of this process's rows, where the data have some.
+        """
+        if not self.mask_duplicates:
+            return None
+        texts = self._texts(columns, features)
+        return distinct(texts, len(texts["input_ids"]) // len(columns))
+
+    def contrast(
+        self, anchors: Tensor, positives: Tensor, negatives: Tensor | None = None, *, keep: Tensor | None
+    ) -> Tensor:
+        """Return the loss of the vectors of all processes; see :func:`info_nce`."""
         return info_nce(
-            *vectors.unbind(dim=1),
+            anchors,
+            positives,
+            negatives,
             temperature=self.temperature,
-            keep=distinct(self._texts(columns, features), len(vectors)) if self.mask_duplicates else None,
+            keep=keep,
             hard_negative_log_weight=self.hard_negative_log_weight,
         )
 

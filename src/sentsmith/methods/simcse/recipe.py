@@ -6,16 +6,12 @@ Unsupervised when the rows are sentences, supervised when they are triplets. The
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sentsmith.encoders.pooling import Pooling
-from sentsmith.errors import InputError
-from sentsmith.settings import Settings
+from sentsmith.methods.simcse.model import ModelSettings, prepare, readout
 from sentsmith.training.settings import Recipe as SharedRecipe
 
 if TYPE_CHECKING:
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from sentsmith.training.output import Output
 
 
-class SimcseSettings(Settings):
+class SimcseSettings(ModelSettings):
     """What SimCSE adds to the shared settings."""
 
     rows: Literal["sentences", "triplets"] = Field(
@@ -35,13 +31,6 @@ class SimcseSettings(Settings):
         description="sentences: unsupervised; triplets (anchor, positive, negative): supervised",
     )
     temperature: float = Field(default=0.05, gt=0.0, description="τ; cosines are divided by it")
-    head: Literal["none", "training", "kept"] = Field(
-        default="none", description="The MLP head: none, in training only, or kept in the model"
-    )
-    pooling: Pooling | None = Field(default=None, description="Replaces the model's pooling; null keeps its own")
-    dropout: float | None = Field(
-        default=None, ge=0.0, lt=1.0, description="Of the transformer's layers; null keeps the model's own"
-    )
     hard_negative_log_weight: float = Field(
         default=0.0, description="Added to the logit of an anchor's own hard negative (triplets only)"
     )
@@ -81,12 +70,12 @@ def run(
         InputError: The data, the model or the output folder are wrong.
         SentsmithError: The training failed.
     """
-    from sentsmith.training.data import load_rows
+    from sentsmith.training.data import load_rows, triplet_rows
     from sentsmith.training.output import Output
 
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
-    read = _triplets if recipe.simcse.rows == "triplets" else None
+    read = triplet_rows if recipe.simcse.rows == "triplets" else None
     rows = load_rows(recipe.data, read, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
     return train_rows(recipe, rows, place, progress=progress)
 
@@ -112,46 +101,6 @@ def train_rows(recipe: Recipe, rows: TrainingRows, place: Output, *, progress: b
     return train(recipe, plan, place, progress=progress)
 
 
-def prepare(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTransformer:
-    """Return the model to train: with the pooling, the dropout and the head that the settings ask for."""
-    from sentence_transformers.base.modules import Dense
-
-    from sentsmith.encoders.dropout import set_dropout
-    from sentsmith.encoders.pooling import rebuilt, with_pooling
-
-    if settings.pooling is not None:
-        model = with_pooling(model, settings.pooling)
-    if settings.dropout is not None:
-        set_dropout(model, settings.dropout)
-    if settings.head == "none":
-        return model
-    dimension = model.get_embedding_dimension()
-    if dimension is None:
-        raise InputError("a head needs a model that says how long its vectors are; use simcse.head: none")
-    # Dense is tanh(W·h + b) unless told otherwise.
-    modules = list(model)
-    modules.insert(_head_place(model), Dense(dimension, dimension))
-    return rebuilt(model, modules)
-
-
-def _head_place(model: SentenceTransformer) -> int:
-    # A closing normalisation stays the last: the head reads the vector as it was pooled.
-    from sentence_transformers.base.modules import Normalize
-
-    return len(model) - isinstance(model[-1], Normalize)
-
-
-def readout(model: SentenceTransformer, settings: SimcseSettings) -> SentenceTransformer:
-    """Return the model as it will be used: without a head that was for training only; weights are shared."""
-    from sentsmith.encoders.pooling import rebuilt
-
-    if settings.head != "training":
-        return model
-    modules = list(model)
-    del modules[_head_place(model) - 1]
-    return rebuilt(model, modules)
-
-
 def _loss(model: SentenceTransformer, chunking: Chunking, settings: SimcseSettings) -> SimCSELoss:
     from sentsmith.methods.simcse.objective import SimCSELoss
 
@@ -163,9 +112,3 @@ def _loss(model: SentenceTransformer, chunking: Chunking, settings: SimcseSettin
         mask_duplicates=settings.mask_duplicates,
         pad_token_id=getattr(model.tokenizer, "pad_token_id", None) or 0,
     )
-
-
-def _triplets(path: str) -> Iterator[dict[str, str]]:
-    from sentsmith.corpus.reading import read_triplets
-
-    return (asdict(row) for row in read_triplets(path))
