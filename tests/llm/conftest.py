@@ -1,6 +1,13 @@
-"""Tiny translation models: real MarianMT, random weights."""
+"""Tiny translation models (real MarianMT, random weights), a backend without a model, a real HTTP endpoint."""
 
 from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -59,3 +66,158 @@ def there(make_translator):
 def back(make_translator):
     """Return the folder of a model that translates back."""
     return make_translator(11)
+
+
+class Scripted:
+    """A backend whose answers a function gives: (prompt, decoding) → text or Answer; blocks as a local one has."""
+
+    def __init__(self, reply, *, block=4, name="scripted", guides=True):
+        self.reply, self.block, self.name, self.guides = reply, block, name, guides
+        self.seen = []
+        self.pulled = 0
+        self.closed = 0
+
+    def answers(self, prompts, decoding):
+        from sentsmith.llm.backend import Answer
+
+        stream = iter(prompts)
+        try:
+            while block := list(itertools.islice(stream, self.block)):
+                self.pulled += len(block)
+                batch = []
+                for key, prompt in block:
+                    self.seen.append((prompt.text, decoding))
+                    reply = self.reply(prompt, decoding)
+                    if isinstance(reply, str):
+                        read, written = self.count_tokens([prompt.text, reply])
+                        reply = Answer(reply, finished=True, prompt_tokens=read, answer_tokens=written, seconds=0.5)
+                    batch.append((key, reply))
+                yield batch
+        finally:
+            self.closed += 1
+
+    def count_tokens(self, texts):
+        return [len(text.split()) for text in texts]
+
+
+@pytest.fixture
+def scripted():
+    """Return the class of backends whose answers a function gives."""
+    return Scripted
+
+
+class Endpoint:
+    """An OpenAI-compatible endpoint on this machine.
+
+    Attributes:
+        reply: Called with the request's JSON and how often this very text was sent before; returns text, a body (dict)
+            or a fault: ``hang``, ``drop``, ``half`` or ``drip`` as ``("fault", name)``, or ``(status, headers, body)``.
+        answered: How often each text was answered in full.
+        seen: Texts in the order of their requests.
+        requests: Their JSON.
+        headers: Of the last request.
+        most: Requests under way at a time, at most.
+    """
+
+    def __init__(self):
+        self.reply = lambda request, times: "yes"
+        self.answered, self.sent, self.seen, self.requests = Counter(), Counter(), [], []
+        self.headers, self.under_way, self.most = {}, 0, 0
+        self.hang = 5.0
+        self.lock = threading.Lock()
+        self.stop = threading.Event()
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self):
+                endpoint.handle(self)
+
+            def log_message(self, *arguments):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+            def handle_error(self, request, address):
+                pass  # the client went away, which is what is tested
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def handle(self, handler):
+        request = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        text = request["messages"][0]["content"]
+        with self.lock:
+            times = self.sent[text]
+            self.sent[text] += 1
+            self.seen.append(text)
+            self.requests.append(request)
+            self.headers = dict(handler.headers)
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        try:
+            self.respond(handler, text, self.reply(request, times))
+        finally:
+            with self.lock:
+                self.under_way -= 1
+
+    def respond(self, handler, text, reply):
+        if reply == ("fault", "drop"):
+            handler.close_connection = True
+            handler.connection.close()
+            return
+        if reply == ("fault", "hang"):
+            self.stop.wait(self.hang)
+            handler.close_connection = True
+            return
+        status, headers, body = reply if isinstance(reply, tuple) and len(reply) == 3 else (200, {}, reply)
+        if isinstance(body, str):
+            body = completion(body)
+        data = json.dumps(completion("half")).encode()[:40] if body == ("fault", "half") else json.dumps(body).encode()
+        if body == ("fault", "drip"):
+            data = json.dumps(completion("drip")).encode()
+        handler.send_response(status)
+        for name, value in ({"Content-Type": "application/json", "Content-Length": len(data)} | headers).items():
+            handler.send_header(name, str(value))
+        handler.end_headers()
+        for piece in [data] if body != ("fault", "drip") else [data[index : index + 1] for index in range(len(data))]:
+            handler.wfile.write(piece)
+            if len(piece) < len(data):
+                time.sleep(0.02)
+        if status == 200 and isinstance(body, dict):
+            with self.lock:
+                self.answered[text] += 1
+
+    def close(self):
+        self.stop.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def completion(text, **fields):
+    """Return the JSON of a chat completion."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}} | fields
+    return {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+
+
+@pytest.fixture
+def endpoint():
+    """Return an :class:`Endpoint` that listens."""
+    server = Endpoint()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def quick_retries(monkeypatch):
+    """Let the client try again at once, and not after half a second and more."""
+    import openai._base_client
+
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.002)
+    monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.01)
