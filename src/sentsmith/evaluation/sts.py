@@ -85,14 +85,19 @@ class StsTask:
 
     def score(self, embedded: Embedded) -> dict[str, Any]:
         """Return the task's score (Spearman times 100) and how it came about."""
-        predicted = [
-            cosine(embedded.rows(subset.pairs.sentences1), embedded.rows(subset.pairs.sentences2))
-            for subset in self.subsets
-        ]
+        return self.score_of(
+            [
+                cosine(embedded.rows(subset.pairs.sentences1), embedded.rows(subset.pairs.sentences2))
+                for subset in self.subsets
+            ]
+        )
+
+    def score_of(self, predicted: Sequence[ArrayLike]) -> dict[str, Any]:
+        """Return what :meth:`score` does, for predictions from anywhere: one ``[n_k]`` array for each subset k."""
         golds = [subset.pairs.gold for subset in self.subsets]
         details: dict[str, Any] = {
             "score": 100 * all_aggregation(predicted, golds),
-            "pearson": 100 * pearson(np.concatenate(predicted), np.concatenate(golds)),
+            "pearson": 100 * pearson(np.concatenate([*map(np.asarray, predicted)]), np.concatenate(golds)),
             "aggregation": "all",
             "part": self.part,
             "rows": sum(map(len, golds)),
@@ -103,10 +108,10 @@ class StsTask:
         if len(self.subsets) > 1:
             details["subsets"] = {
                 subset.name: {
-                    "spearman": 100 * spearman(cosines, subset.pairs.gold),
+                    "spearman": 100 * spearman(values, subset.pairs.gold),
                     "rows": len(subset.pairs),
                 }
-                for subset, cosines in zip(self.subsets, predicted, strict=True)
+                for subset, values in zip(self.subsets, predicted, strict=True)
             }
         return details
 
