@@ -13,10 +13,11 @@ from sentsmith.cli import console
 from sentsmith.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sentsmith.llm.asking import Budget, Outcome, Price
+    from sentsmith.llm.asking import Outcome
     from sentsmith.llm.backend import Backend
     from sentsmith.llm.estimating import Estimate
     from sentsmith.llm.outputs import Beside, Tally
+    from sentsmith.llm.spending import Budget, Price
 
 SPEC = (
     "The language model: a folder or hub name, openai:MODEL, or http://host:port/v1#MODEL for any endpoint that speaks "
@@ -75,7 +76,7 @@ def price_of(price_in: float | None, price_out: float | None) -> Price | None:
         return None
     if price_in is None or price_out is None:
         raise SettingsError("--price-in and --price-out need each other: of a million prompt and answer tokens")
-    from sentsmith.llm.asking import Price
+    from sentsmith.llm.spending import Price
 
     return Price(price_in, price_out)
 
@@ -88,7 +89,7 @@ def budget_of(text: str | None) -> Budget | None:
     """
     if text is None:
         return None
-    from sentsmith.llm.asking import parse_budget
+    from sentsmith.llm.spending import parse_budget
 
     return parse_budget(text)
 

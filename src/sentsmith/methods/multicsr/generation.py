@@ -22,7 +22,7 @@ from sentsmith.corpus.reading import read_sentences, read_triplets, rereadable
 from sentsmith.corpus.rows import Triplet
 from sentsmith.corpus.writing import write_rows
 from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.llm.asking import Budget, Outcome, Price, ask
+from sentsmith.llm.asking import Outcome, ask
 from sentsmith.llm.backend import Backend, Decoding
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
@@ -37,6 +37,7 @@ from sentsmith.llm.outputs import (
 )
 from sentsmith.llm.parsing import LengthBounds
 from sentsmith.llm.prompts import Noise, Prompts, load_prompts
+from sentsmith.llm.spending import Budget, Price
 from sentsmith.methods.multicsr.demonstrations import Demonstrations, as_exemplars
 
 logger = logging.getLogger(__name__)

@@ -153,7 +153,11 @@ def _alone(path: Path) -> Iterator[None]:
     lock = path.with_suffix(".lock")
     with lock.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            # Not by closing alone: a process that was forked meanwhile has the file open too, and would hold the lock.
+            fcntl.flock(stream, fcntl.LOCK_UN)
     lock.unlink(missing_ok=True)
 
 

@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.encoders.pooling import Pooling
-from sentsmith.errors import InputError
 from sentsmith.methods.simcse.model import ModelSettings, prepare, readout
 from sentsmith.training.settings import Recipe as SharedRecipe
 
@@ -200,9 +199,6 @@ def _rows(recipe: Recipe) -> tuple[TrainingRows, dict[str, Any]]:
     rows = load_rows(whole, read, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
     if gold is None:
         return rows, counts
-    for source, path in (("written", recipe.data.train), ("gold", gold)):
-        if counts[source] == 0:
-            raise InputError("holds no rows to train on", path=path)
     audit, warnings = find_audit(gold)
     both = hashlib.sha256(f"{rows.sha256} {data_hash(gold)}".encode()).hexdigest()
     # Two files count as audited if both are; the second one's record is kept with its name.

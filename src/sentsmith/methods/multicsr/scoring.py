@@ -19,12 +19,14 @@ from sentsmith.corpus.rows import Triplet
 from sentsmith.corpus.writing import write_rows
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.llm.asking import Budget, Outcome, Price, Question, ask
+from sentsmith.llm.asking import Outcome, ask
 from sentsmith.llm.backend import Backend
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.outputs import Asked, Beside, Tally, checked_output, complete_rows, write_record
 from sentsmith.llm.prompts import load_prompts
+from sentsmith.llm.questions import Question
+from sentsmith.llm.spending import Budget, Price
 from sentsmith.methods.multicsr.curation import CurationSettings, verdict
 
 logger = logging.getLogger(__name__)
@@ -324,10 +326,10 @@ def _keep(
                 result.kept += 1
                 result.swapped += decision == "keep_swapped"
                 yield row.as_row(swapped=decision == "keep_swapped")
-        if not result.kept:
-            raise _NothingKeptError
         if not result.tally.rows:
             result.tally.rows = result.tally.complete = len(result.positive_scores)
+        if not result.kept:
+            raise _NothingKeptError
         write_record(files, "curate", {**facts, "kept": result.kept, "swapped": result.swapped}, result.tally)
 
     # A file without rows would be one that nothing can read.
