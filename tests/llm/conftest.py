@@ -112,10 +112,10 @@ class Endpoint:
     Attributes:
         reply: Called with the request's JSON and how often this very text was sent before; returns text, a body (dict)
             or a fault: ``hang``, ``drop``, ``half`` or ``drip`` as ``("fault", name)``, or ``(status, headers, body)``.
-        answered: How often each text was answered in full.
+        answered: How often each text was answered as it should be.
         seen: Texts in the order of their requests.
         requests: Their JSON.
-        headers: Of the last request.
+        headers: Of the last request, their names in lower case.
         most: Requests under way at a time, at most.
     """
 
@@ -157,7 +157,7 @@ class Endpoint:
             self.sent[text] += 1
             self.seen.append(text)
             self.requests.append(request)
-            self.headers = dict(handler.headers)
+            self.headers = {name.lower(): value for name, value in handler.headers.items()}
             self.under_way += 1
             self.most = max(self.most, self.under_way)
         try:
@@ -176,11 +176,15 @@ class Endpoint:
             handler.close_connection = True
             return
         status, headers, body = reply if isinstance(reply, tuple) and len(reply) == 3 else (200, {}, reply)
-        if isinstance(body, str):
-            body = completion(body)
+        if isinstance(reply, str):
+            body = completion(reply)
         data = json.dumps(completion("half")).encode()[:40] if body == ("fault", "half") else json.dumps(body).encode()
         if body == ("fault", "drip"):
             data = json.dumps(completion("drip")).encode()
+        if isinstance(reply, str):
+            # Before it is sent: afterwards, the test may look before this thread goes on.
+            with self.lock:
+                self.answered[text] += 1
         handler.send_response(status)
         for name, value in ({"Content-Type": "application/json", "Content-Length": len(data)} | headers).items():
             handler.send_header(name, str(value))
@@ -189,9 +193,6 @@ class Endpoint:
             handler.wfile.write(piece)
             if len(piece) < len(data):
                 time.sleep(0.02)
-        if status == 200 and isinstance(body, dict):
-            with self.lock:
-                self.answered[text] += 1
 
     def close(self):
         self.stop.set()
@@ -221,3 +222,79 @@ def quick_retries(monkeypatch):
 
     monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.002)
     monkeypatch.setattr(openai._base_client, "MAX_RETRY_DELAY", 0.01)
+
+
+def _tiny_writer(kind, size):
+    """Return a tiny model of this kind that writes, with random weights large enough to tell prompts apart."""
+    import torch
+    import transformers as t
+
+    torch.manual_seed(1)
+    width = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    rotary = {**width, "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.3}
+    signs = {"vocab_size": size, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    if kind == "llama":
+        return t.LlamaForCausalLM(t.LlamaConfig(**signs, **rotary))
+    if kind == "qwen3-sliding":
+        window = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "head_dim": 8}
+        return t.Qwen3ForCausalLM(t.Qwen3Config(**signs, **rotary, **window))
+    if kind == "gpt2":
+        return t.GPT2LMHeadModel(
+            t.GPT2Config(**signs, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3)
+        )
+    if kind == "t5":
+        feed = {
+            "feed_forward_proj": "gated-gelu",
+            "d_model": 32,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+        }
+        config = t.T5Config(**{**signs, "bos_token_id": None}, **feed, decoder_start_token_id=0, initializer_factor=4.0)
+        return t.T5ForConditionalGeneration(config)
+    halves = {
+        f"{half}_{name}": value
+        for half in ("encoder", "decoder")
+        for name, value in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))
+    }
+    config = t.BartConfig(
+        **signs, **halves, d_model=32, max_position_embeddings=64, init_std=0.6, decoder_start_token_id=3,
+        forced_bos_token_id=None, forced_eos_token_id=None,
+    )  # fmt: skip
+    return t.BartForConditionalGeneration(config)
+
+
+@pytest.fixture(scope="session")
+def make_writer(tokenizer):
+    """Return a function that builds a tiny model that writes: llama, qwen3-sliding, gpt2, t5 or bart."""
+    return lambda kind: _tiny_writer(kind, len(tokenizer)).eval()
+
+
+@pytest.fixture(scope="session")
+def save_writer(tmp_path_factory, tokenizer, make_writer):
+    """Return a function that saves such a model beside a tokenizer (the words' own) and returns the folder."""
+    import copy
+
+    own = copy.deepcopy(tokenizer)
+    own.eos_token = "[SEP]"
+
+    def save(kind, *, tokenizer=own, change=lambda model: None, **generation):
+        model = make_writer(kind)
+        change(model)
+        model.generation_config.update(**generation)
+        folder = tmp_path_factory.mktemp(f"writer-{kind}")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def nli_lm(data_dir):
+    """Return the folder of the small real language model beside the development data, or skip."""
+    folder = data_dir.parent / "models" / "nli-lm-8m"
+    if not folder.is_dir():
+        pytest.skip("the development model nli-lm-8m is not here; it lies in models/ beside the data")
+    return folder

@@ -210,16 +210,16 @@ def test_the_quarantined_are_asked_again_on_request(ledger, scripted):
 
 
 def test_an_unreadable_answer_of_a_killed_run_is_not_asked_as_at_first(ledger, scripted):
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     def reply(prompt, decoding):
         if decoding.temperature:
-            raise Killed
+            raise KilledError
         return "?"
 
     backend = scripted(reply)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         ask(rows(2), backend, ledger, GREEDY)
     assert backend.closed == 2
     assert ledger.counts() == {"retry": 2}

@@ -88,7 +88,7 @@ def test_a_row_is_replaced_and_a_list_is_written_whole_or_not_at_all(tmp_path):
         assert ledger.counts() == {"parsed": 1}
         with pytest.raises(ValueError, match="not JSON compliant"):
             ledger.write([entry("l"), entry("k", value=float("nan"))])
-        with pytest.raises(SentsmithError, match="cannot be read or written any more.*is kept"):
+        with pytest.raises(SentsmithError, match=r"cannot be read or written any more.*is kept"):
             ledger.write([entry("l"), entry("k", state="whatever")])
         assert ledger.get("l") is None
         assert ledger.get("k").state == "parsed"

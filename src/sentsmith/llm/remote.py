@@ -167,12 +167,11 @@ class RemoteBackend:
             return self._read(body, prompt, time.perf_counter() - began)
 
     async def _completion(self, client: openai.AsyncOpenAI, prompt: Prompt, options: dict[str, Any]) -> Any:
-        # Half of a surrogate pair cannot be sent.
-        text = prompt.text.encode("utf-8", "replace").decode("utf-8")
-        raw = await client.chat.completions.with_raw_response.create(
-            model=self.model, messages=[{"role": "user", "content": text}], **options
-        )
-        return raw.http_response.json()
+        import httpx2
+
+        # The same request by its own method costs nearly a millisecond more, spent on types that are checked here anyway.
+        body = {"model": self.model, "messages": [{"role": "user", "content": _sendable(prompt.text)}], **options}
+        return (await client.post("/chat/completions", body=body, cast_to=httpx2.Response)).json()
 
     async def _answers_anything(self, client: openai.AsyncOpenAI, options: dict[str, Any]) -> bool:
         import openai
@@ -209,7 +208,7 @@ class RemoteBackend:
         completion = read_completion(body)
         read, written = self.count_tokens([prompt.text, completion.text])
         return Answer(
-            text=self._without_key(completion.text),
+            text=self._without_key(_sendable(completion.text)),
             finished=completion.finished,
             prompt_tokens=read if completion.prompt_tokens is None else completion.prompt_tokens,
             answer_tokens=written if completion.answer_tokens is None else completion.answer_tokens,
@@ -347,6 +346,11 @@ def _key(variable: str) -> str:
     if not (key.isascii() and key.isprintable()):
         raise SettingsError(f"{variable} holds characters that no key has; set it again")
     return key
+
+
+def _sendable(text: str) -> str:
+    """Return a text in which halves of surrogate pairs, which JSON can hold and UTF-8 cannot, are whole or replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _hush() -> None:
