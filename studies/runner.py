@@ -34,7 +34,8 @@ class Row:
     Attributes:
         name: Names its folders.
         recipe: A recipe that ships, or None: nothing is trained, and ``model`` is measured.
-        overrides: key=value over the recipe; ``{seed}``, ``{data}``, ``{sentences}`` and ``{runs}`` are filled in.
+        overrides: key=value over the recipe; ``{seed}``, ``{data}``, ``{sentences}``, ``{runs}`` and the study's own
+            options by their names are filled in.
         suites: What is measured.
         model: What is measured where nothing is trained; filled in likewise.
         view: Turns the loaded model into the one to measure; None measures it as it is.
@@ -50,14 +51,27 @@ class Row:
     seeds: tuple[int, ...] | None = None
 
 
-def run(rows: Sequence[Row], show: Callable[[Results], None], prepare: Callable[[argparse.Namespace], None]) -> None:
-    """Parse the command line, do what is not done yet, and print the tables of all that is."""
+def run(
+    rows: Sequence[Row],
+    show: Callable[[Results], None],
+    prepare: Callable[[argparse.Namespace], None],
+    arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> None:
+    """Parse the command line, do what is not done yet, and print the tables of all that is.
+
+    Args:
+        rows: Of the study.
+        show: Prints its tables.
+        prepare: Makes what the rows need, before any of them.
+        arguments: Adds options of the study's own.
+    """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--data-dir", default="../shared/data", help="holds sts/")
     parser.add_argument("--sentences", required=True, help="the audited training sentences, one a line")
     parser.add_argument("--output", default="study-output", help="folder of models and results")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--rows", nargs="*", default=["*"], help="names or patterns; none: only print")
+    arguments(parser)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -74,7 +88,7 @@ def _do(row: Row, seed: int, options: argparse.Namespace) -> None:
     place = _place(row, seed, options)
     if (place / "results.json").is_file():
         return
-    fill = {"seed": seed, "data": options.data_dir, "sentences": options.sentences, "runs": options.output}
+    fill = {**vars(options), "seed": seed, "data": options.data_dir, "runs": options.output}
     model = row.model.format(**fill)
     if row.recipe is not None:
         model = str(Path(options.output) / f"{row.name}-{seed}")
