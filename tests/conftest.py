@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,21 @@ WORDS = (  # noqa: SIM905
     "a an the man woman child dog cat bird plays eats reads sings runs sleeps guitar soup book song park house river "
     "is are on in near with and not red blue small large old young quickly slowly again never someone nobody , . ?"
 ).split()
+
+
+def _shared_fixtures(folder: str):
+    """Return the fixtures of a folder's ``conftest.py``, for the tests of other folders."""
+    file = Path(__file__).parent / folder / "conftest.py"
+    spec = importlib.util.spec_from_file_location(f"fixtures_of_{folder}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Whoever asks a language model is tested against one without weights, and against a real HTTP server.
+_llm = _shared_fixtures("llm")
+endpoint, quick_retries, scripted = _llm.endpoint, _llm.quick_retries, _llm.scripted
+make_writer, save_writer = _llm.make_writer, _llm.save_writer
 
 
 @pytest.fixture(scope="session")

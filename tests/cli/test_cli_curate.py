@@ -16,7 +16,7 @@ def here(tmp_path, sentences, monkeypatch):
     folder = tmp_path / "here"
     folder.mkdir()
     rows = [
-        {"anchor": text, "positive": f"{text} again", "negative": other}
+        {"anchor": text, "positive": f"{text} anew", "negative": other}
         for text, other in zip(sentences[:12], sentences[12:24], strict=True)
     ]
     (folder / "t.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
@@ -80,7 +80,7 @@ def test_unreadable_scores_are_counted_with_reasons(here, command, endpoint, jud
     answer = endpoint.reply
 
     endpoint.reply = lambda request, times: (
-        "quite similar" if " again" in request["messages"][0]["content"] else answer(request, times)
+        "quite similar" if " anew" in request["messages"][0]["content"] else answer(request, times)
     )
     code, _, err = command("curate", "t.jsonl", "o.parquet", *judge)
     assert code == 1
