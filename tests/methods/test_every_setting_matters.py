@@ -16,6 +16,7 @@ from sentsmith.encoders.pooling import rebuilt
 from sentsmith.errors import SettingsError
 from sentsmith.methods import registry
 from sentsmith.methods.distill import recipe as distill
+from sentsmith.methods.multicsr import recipe as multicsr
 from sentsmith.methods.simcse.recipe import Recipe as SimcseRecipe
 from sentsmith.methods.whitening import recipe as whitening
 from sentsmith.training.trainer import Trainer
@@ -36,12 +37,16 @@ def files(tmp_path_factory, sentences, tiny_bert, tiny_llama, sentence_file):
     (folder / "other.txt").write_text("\n".join(sentences[::-1]), encoding="utf-8")
     (folder / "repeated.txt").write_text("\n".join(sentences[:10] * 6), encoding="utf-8")
     thirds = list(zip(sentences[:20], sentences[20:40], sentences[40:], strict=True))
+    names = ["anchor", "positive", "negative"]
     return {
         "sentences": str(sentence_file),
         "other": str(folder / "other.txt"),
         "repeated": str(folder / "repeated.txt"),
         "columns": table("columns.csv", ["first", "second"], zip(sentences[:30], sentences[30:], strict=True)),
-        "triplets": table("triplets.csv", ["anchor", "positive", "negative"], thirds),
+        "triplets": table("triplets.csv", names, thirds),
+        "more_triplets": table("more.csv", names, [row[::-1] for row in thirds]),
+        "repeated_triplets": table("repeated.csv", names, thirds[:6] * 4),
+        "cache": str(folder / "cache"),
         "dev": table(
             "dev.csv", ["sentence1", "sentence2", "score"], [(*row[:2], i % 6) for i, row in enumerate(thirds)]
         ),
@@ -71,6 +76,16 @@ def record_differs(*path):
                 value = value[key]
             values.append(value)
         return values[0] != values[1]
+
+    return look
+
+
+def left_in(name):
+    """Whether the second run alone left something in a folder of the files."""
+
+    def look(first, second):
+        folders = [record["settings"]["multicsr"][name] for record, _ in (first, second)]
+        return folders[0] is None and any(Path(folders[1]).iterdir())
 
     return look
 
@@ -123,6 +138,31 @@ DISTILL_TEACHERS = {
     "weight": "{{model: {llama}, weight: 2}}",
     "pooling": "{{model: {llama}, pooling: last}}",
 }
+MULTICSR = SHARED | {
+    "data.train": ((), "data.train={repeated_triplets}", differ),
+    "data.limit": ((), "data.limit=12", differ),
+    "data.held_out": ((), "data.held_out=0.2", record_differs("data", "held_out_rows")),
+    "multicsr.mask": ((), "multicsr.mask=false", differ),
+    "multicsr.threshold": ((), "multicsr.threshold=0.3", differ),
+    "multicsr.masker": ((), "multicsr.masker={bert}", differ),
+    "multicsr.masker_pooling": ((), "multicsr.masker_pooling=last", differ),
+    "multicsr.cache": ((), "multicsr.cache={cache}", left_in("cache")),
+    "multicsr.eta_dropout": (("multicsr.masker={bert}",), "multicsr.eta_dropout=true", differ),
+    "multicsr.bce_logit_zero": ((), "multicsr.bce_logit_zero=true", differ),
+    "multicsr.mask_duplicates": (
+        ("data.train={repeated_triplets}", "multicsr.mask=false"),
+        "multicsr.mask_duplicates=false",
+        differ,
+    ),
+    "multicsr.gold": ((), "multicsr.gold={more_triplets}", differ),
+    "multicsr.temperature": ((), "multicsr.temperature=0.5", differ),
+    "multicsr.hard_negative_log_weight": ((), "multicsr.hard_negative_log_weight=2", differ),
+    "multicsr.head": (("multicsr.head=training",), "multicsr.head=kept", differ),
+    "multicsr.pooling": ((), "multicsr.pooling=cls", differ),
+    "multicsr.dropout": ((), "multicsr.dropout=0.0", differ),
+}
+# Triplets are found by their columns' names, see test_multicsr_recipe.py.
+del MULTICSR["data.column"]
 # These have tests of their own below.
 OTHERS = {"method", "training.save_steps"}
 WHITENING = {
@@ -166,6 +206,24 @@ def distill_run(tmp_path_factory, tiny_settings, files):
 
 
 @pytest.fixture(scope="module")
+def multicsr_run(tmp_path_factory, tiny_settings, files):
+    """Return a function from overrides to (record, folder) of MultiCSR's training; equal runs are done once."""
+    mask = {"masker": files["llama"], "threshold": 0.6}
+    data = {"train": files["triplets"], "held_out": 0.0}
+    base = {**tiny_settings, "method": "multicsr", "data": data, "multicsr": mask}
+    done = {}
+
+    def run(*overrides):
+        if overrides not in done:
+            folder = tmp_path_factory.mktemp("run") / "model"
+            recipe = settings.resolve(multicsr.Recipe, base, [text.format(**files) for text in overrides])
+            done[overrides] = multicsr.run(recipe, folder), folder
+        return done[overrides]
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def whitening_run(tmp_path_factory, tiny_bert, files):
     """Return a function from overrides to (record, folder) of whitening."""
     base = {"method": "whitening", "model": str(tiny_bert), "data": {"train": files["sentences"]}}
@@ -195,6 +253,12 @@ def test_distill_teachers(distill_run, key):
     assert differ(distill_run(), distill_run(f"distill.teachers={DISTILL_TEACHERS[key]}"))
 
 
+@pytest.mark.parametrize("setting", MULTICSR)
+def test_multicsr(multicsr_run, setting):
+    shared, change, differs = MULTICSR[setting]
+    assert differs(multicsr_run(*shared), multicsr_run(*shared, change))
+
+
 @pytest.mark.parametrize("setting", WHITENING)
 def test_whitening(whitening_run, setting):
     shared, change, differs = WHITENING[setting]
@@ -205,6 +269,7 @@ def test_no_setting_is_without_a_case():
     assert set(settings.keys_of(SimcseRecipe)) == set(SIMCSE) | OTHERS
     assert set(settings.keys_of(distill.Recipe)) == set(DISTILL) | OTHERS
     assert set(settings.keys_of(distill.TeacherSettings)) == set(DISTILL_TEACHERS)
+    assert set(settings.keys_of(multicsr.Recipe)) == set(MULTICSR) | OTHERS | {"data.column"}
     assert set(settings.keys_of(whitening.Recipe)) == set(WHITENING) | {"method"}
 
 

@@ -39,7 +39,7 @@ def both(positives, negatives):
 
 
 def vectors_with(cosines):
-    """Return anchors, positives and negatives with these cosines ``[n, 2n]``: anchors are axes, and so are candidates."""
+    """Return anchors, positives and negatives with these cosines ``[n, 2n]``; the anchors are axes."""
     size, count = cosines.shape
     candidates = torch.zeros(count, size + count, dtype=torch.float64)
     candidates[:, :size] = cosines.T

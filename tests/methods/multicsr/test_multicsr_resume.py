@@ -1,0 +1,142 @@
+"""A MultiCSR run that was killed, at its masker or in training, ends with the weights of one that was not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file
+
+from sentsmith.encoders import vectorfile
+from sentsmith.errors import InputError
+from sentsmith.methods.multicsr import masking
+
+SETTINGS = ("training.max_steps=6", "training.save_steps=2", "data.held_out=0.1", "multicsr.head=training")
+# Blocks of 16 texts; stops the world before the second one, until the kill comes.
+AT_THE_MASKER = """
+            import pathlib, signal
+            from sentsmith.encoders import vectorfile
+            from sentsmith.encoders.embedding import ModelEncoder
+            vectorfile._BLOCK = 16
+            encode, calls = ModelEncoder.encode, []
+            def blocking(self, sentences):
+                calls.append(len(sentences))
+                if len(calls) == 2:
+                    pathlib.Path("blocked").touch()
+                    signal.pause()
+                return encode(self, sentences)
+            ModelEncoder.encode = blocking
+"""
+# The same after step 3, one after the checkpoint of step 2.
+IN_TRAINING = """
+            import pathlib, signal
+            from sentsmith.encoders import vectorfile
+            from sentsmith.training.trainer import LossLog
+            vectorfile._BLOCK = 16
+            def on_log(self, args, state, control, **kwargs):
+                if state.global_step == 3:
+                    pathlib.Path("blocked").touch()
+                    signal.pause()
+            LossLog.on_log = on_log
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorfile, "_BLOCK", 16)
+        yield
+
+
+def overrides_of(mask, tiny_bert):
+    return SETTINGS if mask == "cached" else (*SETTINGS, "multicsr.eta_dropout=true", f"multicsr.masker={tiny_bert}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, multicsr_tiny, tiny_bert):
+    """Return the folders of the runs without a break, by the kind of mask."""
+    folders = {mask: tmp_path_factory.mktemp("whole") / "model" for mask in ("cached", "dropout")}
+    for mask, folder in folders.items():
+        multicsr_tiny(folder, *overrides_of(mask, tiny_bert))
+    return folders
+
+
+def assert_same(first, second):
+    one, two = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+    records = [json.loads((folder / "run.json").read_text(encoding="utf-8")) for folder in (first, second)]
+    for key in ("selection", "settings_sha256", "data", "loss"):
+        assert records[0][key] == records[1][key]
+    for key in ("rows", "masked_share"):
+        assert records[0]["multicsr"][key] == records[1]["multicsr"][key]
+
+
+def killed(here, values, overrides, sentsmith_process, block):
+    here.mkdir()
+    (here / "r.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    sets = [part for override in overrides for part in ("--set", override)]
+    command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=block)
+    while not (here / "blocked").exists():
+        assert command.running, command.stderr
+        time.sleep(0.01)
+    command.kill()
+    assert command.returncode == -9
+    assert not (here / "model" / "run.json").exists()
+    return here / "model"
+
+
+def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole, sentsmith_process, caplog):
+    folder = killed(tmp_path / "here", multicsr_settings, SETTINGS, sentsmith_process, AT_THE_MASKER)
+    (state,) = (folder / "work").glob("*.npy.part.json")
+    assert json.loads(state.read_text(encoding="utf-8"))["rows"] == 16
+    # The lock of the process that was killed is held by nobody.
+    assert list((folder / "work").glob("*.lock"))
+    caplog.set_level("INFO", logger="sentsmith")
+    multicsr_tiny(folder, *SETTINGS, resume=True)
+    assert "going on after 16 rows" in caplog.text
+    assert_same(folder, whole["cached"])
+
+
+@pytest.mark.parametrize("mask", ["cached", "dropout"])
+def test_killed_in_training(
+    tmp_path, multicsr_settings, multicsr_tiny, tiny_bert, whole, sentsmith_process, caplog, mask
+):
+    overrides = overrides_of(mask, tiny_bert)
+    folder = killed(tmp_path / "here", multicsr_settings, overrides, sentsmith_process, IN_TRAINING)
+    assert len(list((folder / "work").glob("*.npy"))) == (mask == "cached")
+    caplog.set_level("INFO", logger="sentsmith")
+    multicsr_tiny(folder, *overrides, resume=True)
+    assert "going on after step 2" in caplog.text
+    assert "reading the teacher" not in caplog.text
+    assert_same(folder, whole[mask])
+    assert not (folder / "work").exists()
+
+
+def test_stopped_between_the_vectors_and_their_note(tmp_path, multicsr_tiny, whole, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(masking, "write_json", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            multicsr_tiny(tmp_path / "m", *SETTINGS)
+    multicsr_tiny(tmp_path / "m", *SETTINGS, resume=True)
+    assert_same(tmp_path / "m", whole["cached"])
+
+
+def test_a_masker_that_changed_since_is_refused(tmp_path, multicsr_tiny, tiny_llama, monkeypatch):
+    mine = tmp_path / "masker"
+    shutil.copytree(tiny_llama, mine)
+    shared = (f"multicsr.masker={mine}", "training.max_steps=1")
+    with monkeypatch.context() as patch:
+        patch.setattr("sentsmith.training.run._fit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            multicsr_tiny(tmp_path / "m", *shared)
+    config = mine / "config.json"
+    config.write_text(config.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="masker: has changed since the run was begun"):
+        multicsr_tiny(tmp_path / "m", *shared, resume=True)
+    multicsr_tiny(tmp_path / "m", *shared, overwrite=True)
