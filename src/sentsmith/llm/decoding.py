@@ -237,7 +237,7 @@ class _Run:
 
 def _numbers(pairs: Sequence[Pair], longest: int) -> Tensor:
     """Return ``[pairs, longest]``, the numbers to draw by; what lies beyond a pair's limit is not read."""
-    numbers = torch.zeros(len(pairs), longest, dtype=torch.float64)
+    numbers = torch.zeros(len(pairs), longest)
     for row, pair in zip(numbers, pairs, strict=True):
         if pair.uniform is None or len(pair.uniform) < pair.limit:
             raise ValueError(f"drawing up to {pair.limit} tokens takes as many uniform numbers")
