@@ -18,12 +18,15 @@ import traceback
 import pytest
 
 from sentsmith.errors import InputError, MissingExtraError, SentsmithError, SettingsError
-from sentsmith.llm.asking import Budget, Price, Question, Unreadable, ask, estimate, key_of
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import Decoding, Prompt
 from sentsmith.llm.endpoint import read_completion
+from sentsmith.llm.estimating import estimate
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.opening import open_backend
+from sentsmith.llm.questions import Question, Unreadable, key_of
 from sentsmith.llm.remote import RemoteBackend
+from sentsmith.llm.spending import Budget, Price
 
 GREEDY = Decoding(max_new_tokens=8)
 KEY = "sk-a-very-secret-key-0123456789"
@@ -514,8 +517,9 @@ STARTER = """
 import os, sys
 import openai, openai._base_client
 from sentsmith.llm import endpoint, ledger, remote
-from sentsmith.llm.asking import Question, Unreadable, ask
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import Decoding, Prompt
+from sentsmith.llm.questions import Question, Unreadable
 
 openai._base_client.INITIAL_RETRY_DELAY = openai._base_client.MAX_RETRY_DELAY = 0.002
 url, path = sys.argv[1:]

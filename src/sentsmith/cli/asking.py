@@ -13,7 +13,7 @@ from sentsmith.cli import console
 from sentsmith.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sentsmith.llm.asking import Outcome
+    from sentsmith.llm.answering import Outcome
     from sentsmith.llm.backend import Backend
     from sentsmith.llm.estimating import Estimate
     from sentsmith.llm.outputs import Beside, Tally

@@ -26,10 +26,11 @@ from sentsmith.errors import SentsmithError, SettingsError
 from sentsmith.evaluation.sts import StsTask
 from sentsmith.evaluation.suite import SUITES, load_suites
 from sentsmith.files import make_folder, write_json
-from sentsmith.llm.asking import Question, ask, key_of
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import Backend, Decoding
 from sentsmith.llm.ledger import Ledger, kind_of
 from sentsmith.llm.prompts import Prompts, load_prompts
+from sentsmith.llm.questions import Question, key_of
 from sentsmith.versions import versions
 
 logger = logging.getLogger(__name__)

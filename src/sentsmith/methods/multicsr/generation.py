@@ -22,7 +22,7 @@ from sentsmith.corpus.reading import read_sentences, read_triplets, rereadable
 from sentsmith.corpus.rows import Triplet
 from sentsmith.corpus.writing import write_rows
 from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.llm.asking import Outcome, ask
+from sentsmith.llm.answering import Outcome, ask
 from sentsmith.llm.backend import Backend, Decoding
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger

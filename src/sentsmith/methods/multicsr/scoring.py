@@ -19,7 +19,7 @@ from sentsmith.corpus.rows import Triplet
 from sentsmith.corpus.writing import write_rows
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.llm.asking import Outcome, ask
+from sentsmith.llm.answering import Outcome, ask
 from sentsmith.llm.backend import Backend
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger

@@ -7,9 +7,12 @@ import math
 import pytest
 
 from sentsmith.errors import SentsmithError, SettingsError
-from sentsmith.llm.asking import Budget, Price, Question, Unreadable, ask, estimate, key_of, parse_budget
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import Answer, Decoding, Prompt
+from sentsmith.llm.estimating import estimate
 from sentsmith.llm.ledger import Ledger
+from sentsmith.llm.questions import Question, Unreadable, key_of
+from sentsmith.llm.spending import Budget, Price, parse_budget
 
 GREEDY = Decoding(max_new_tokens=8)
 
