@@ -49,6 +49,7 @@ def load_teacher(
     depends: Mapping[str, Any],
     read_as: Callable[[SentenceTransformer], SentenceTransformer] = lambda model: model,
     weight: float = 1.0,
+    key: Mapping[str, Any] | None = None,
 ) -> Teacher:
     """Load a teacher; it reads as many tokens of a sentence as the model in training, or its own limit if lower.
 
@@ -58,6 +59,8 @@ def load_teacher(
         depends: What its vectors depend on besides its weights and that length; goes into its key.
         read_as: Gives the model another pooling, say.
         weight: See :class:`Teacher`.
+        key: The teacher's key, where another process of the run has made it: hashing a model takes as long as loading
+            it.
 
     Raises:
         InputError: The model cannot be loaded.
@@ -65,7 +68,8 @@ def load_teacher(
     folder = resolve(name)
     model = read_as(load(folder))
     model.max_seq_length = min(model.max_seq_length or max_length, max_length)
-    key = {"model": sha256(folder), **depends, "max_length": max_length, "version": __version__}
+    if key is None:
+        key = {"model": sha256(folder), **depends, "max_length": max_length, "version": __version__}
     return Teacher(name, model, key, weight)
 
 

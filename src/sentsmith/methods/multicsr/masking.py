@@ -6,7 +6,6 @@ of how it reads, and of the texts, so that the file serves every later run over 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -14,8 +13,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -93,14 +93,14 @@ class DropoutMasker:
         return vectors.reshape(len(COLUMNS), -1, vectors.shape[1]).transpose(0, 1)
 
 
-def cached_masker(teacher: Teacher, rows: TrainingRows, folder: Path, *, progress: bool = False) -> CachedMasker:
+def cached_masker(teacher: Teacher | None, rows: TrainingRows, folder: Path, *, progress: bool = False) -> CachedMasker:
     """Embed the texts of the training rows, each distinct one once, or find the vectors that an earlier run left.
 
     A pass that was killed is gone on with. Several processes of one run wait for the first; a second run over the same
-    data waits for the one that is embedding.
+    data waits for the one that is embedding (but on Windows, where two such runs need a folder each).
 
     Args:
-        teacher: The frozen model.
+        teacher: The frozen model; not read, and None, in a process that is not the first of its run.
         rows: Triplets. The held-out ones are embedded too: which rows are held out depends on the seed, and the file
             is to serve runs with others.
         folder: Where the file lies, or is to lie.
@@ -112,10 +112,9 @@ def cached_masker(teacher: Teacher, rows: TrainingRows, folder: Path, *, progres
     columns = [list(rows.train[name]) for name in COLUMNS]
     held_out = (text for name in COLUMNS for text in rows.held_out[name])
     texts = sorted({text for column in columns for text in column} | set(held_out))
-    key = {**teacher.key, "texts": _hash(texts)}
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    path = folder / f"{name}.npy"
-    found = processes.on_first(lambda: _embed_or_find(teacher, texts, path, key, progress=progress))
+    # The first process has it.
+    embed_or_find = partial(_embed_or_find, cast("Teacher", teacher), texts, folder, progress=progress)
+    path, found = processes.on_first(embed_or_find)
     place = {text: number for number, text in enumerate(texts)}
     numbers = np.array([[place[text] for text in column] for column in columns], dtype=np.int64).T
     return CachedMasker(path, _opened(path, len(texts)), numbers, _seconds(path), found)
@@ -130,26 +129,33 @@ def _hash(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _embed_or_find(
-    teacher: Teacher, texts: Sequence[str], path: Path, key: Mapping[str, Any], *, progress: bool
-) -> bool:
+def _embed_or_find(teacher: Teacher, texts: Sequence[str], folder: Path, *, progress: bool) -> tuple[Path, bool]:
+    """Return the file of the vectors, and whether it was there."""
+    key = {**teacher.key, "texts": _hash(texts)}
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    path = folder / f"{name}.npy"
     if path.exists():
         logger.info("%s holds the vectors of %s already", path, teacher.name)
-        return True
-    make_folder(path.parent)
+        return path, True
+    make_folder(folder)
     with _alone(path):
         if path.exists():
-            return True
+            return path, True
         begun = time.perf_counter()
         read_once(teacher, texts, path, key=key, progress=progress)
         seconds = round(time.perf_counter() - begun, 2)
         write_json(path.with_suffix(".json"), {**key, "rows": len(texts), "seconds": seconds})
-    return False
+    return path, False
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Keep a second run that shares the folder from writing the same file; the lock dies with its process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks, and does without
+        yield
+        return
     lock = path.with_suffix(".lock")
     with lock.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -129,7 +129,7 @@ class MultiCSRLoss(SimCSELoss):
         temperature: τ.
         chunking: How a batch is cut for the forward pass.
         hard_negative_log_weight: See :func:`sentsmith.methods.simcse.objective.info_nce`; 0 with ``bce_logit_zero``.
-        mask_duplicates: Also mask a text that equals the anchor or its positive.
+        mask_duplicates: Also mask a text of another row that equals the anchor or its positive.
         pad_token_id: The tokenizer's.
         gather_across_devices: Compute loss and mask over the rows of all processes.
     """
@@ -182,6 +182,10 @@ class MultiCSRLoss(SimCSELoss):
     def kept(self, columns: list[Features], features: dict[str, Tensor], labels: Tensor | None) -> Tensor | None:
         """Return which candidates count: what the masker keeps, less the duplicates where those are masked."""
         keep = super().kept(columns, features, labels)
+        if keep is not None:
+            # An own hard negative that repeats its anchor or positive is what the data says is none, as in Eq. 6.
+            own = torch.arange(len(keep), device=keep.device)
+            keep[own, own + len(keep)] = True
         (masker,) = self._masker
         if masker is None:
             return keep

@@ -10,8 +10,9 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -63,8 +64,8 @@ class MulticsrSettings(ModelSettings):
     )
     mask_duplicates: bool = Field(
         default=True,
-        description="Do not count a text that equals the anchor or its positive as a negative, whatever the masker "
-        "says; the paper counts it",
+        description="Do not count another row's text that equals the anchor or its positive as a negative, whatever "
+        "the masker says; the paper counts it",
     )
     gold: str | None = Field(
         default=None,
@@ -138,7 +139,7 @@ def run(
     model = prepare(load(recipe.model), settings)
     teacher = _teacher(recipe, model, rows) if settings.mask else None
     work = place.open(recipe, rows.sha256)
-    mask = Mask() if teacher is None else _mask(recipe, teacher, rows, work, progress=progress)
+    mask = _mask(recipe, teacher, rows, work, progress=progress) if settings.mask else Mask()
     del teacher  # frees its memory for the training, unless it takes part in it
     plan = Plan(
         model=model,
@@ -200,13 +201,14 @@ def _rows(recipe: Recipe) -> tuple[TrainingRows, dict[str, Any]]:
     if gold is None:
         return rows, counts
     audit, warnings = find_audit(gold)
-    both = hashlib.sha256(f"{rows.sha256} {data_hash(gold)}".encode()).hexdigest()
+    gold_sha256 = data_hash(gold)
+    both = hashlib.sha256(f"{rows.sha256} {gold_sha256}".encode()).hexdigest()
     # Two files count as audited if both are; the second one's record is kept with its name.
     first = rows.audit if audit is not None else None
     return replace(rows, sha256=both, audit=first, warnings=[*rows.warnings, *warnings]), {
         **counts,
         "gold_path": gold,
-        "gold_sha256": data_hash(gold),
+        "gold_sha256": gold_sha256,
         "gold_audit": audit,
     }
 
@@ -216,34 +218,53 @@ def _numbered(rows: TrainingRows) -> TrainingRows:
     return replace(rows, train=rows.train.add_column("label", list(range(len(rows.train)))))
 
 
-def _teacher(recipe: Recipe, model: SentenceTransformer, rows: TrainingRows) -> Teacher:
+def _teacher(recipe: Recipe, model: SentenceTransformer, rows: TrainingRows) -> Teacher | None:
+    """Return the masker; None in a process that does not run it: the first alone makes the vectors to look up."""
     from sentsmith.encoders.pooling import with_pooling
     from sentsmith.methods.multicsr.masking import check_one_tokenizer
+    from sentsmith.training import processes
     from sentsmith.training.teachers import load_teacher
 
     pooling = recipe.multicsr.masker_pooling
-    teacher = load_teacher(
-        recipe.multicsr.masker,
-        max_length=recipe.training.max_length,
-        depends={"pooling": pooling},
-        read_as=lambda loaded: loaded if pooling is None else with_pooling(loaded, pooling),
-    )
+    loaded: list[Teacher] = []
+
+    def load(key: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        teacher = load_teacher(
+            recipe.multicsr.masker,
+            max_length=recipe.training.max_length,
+            depends={"pooling": pooling},
+            read_as=lambda found: found if pooling is None else with_pooling(found, pooling),
+            key=key,
+        )
+        loaded.append(teacher)
+        return teacher.key
+
+    key = processes.on_first(load)
     if recipe.multicsr.eta_dropout:
-        check_one_tokenizer(model, teacher, rows.train["anchor"][:64])
-    return teacher
+        if not loaded:
+            load(key)
+        check_one_tokenizer(model, loaded[0], rows.train["anchor"][:64])
+    return loaded[0] if loaded else None
 
 
-def _mask(recipe: Recipe, teacher: Teacher, rows: TrainingRows, work: Path, *, progress: bool) -> Mask:
-    from sentsmith.methods.multicsr.masking import cached_masker, masked_share
-    from sentsmith.training import processes
+def _same_masker(recipe: Recipe, teacher: Teacher, work: Path) -> dict[str, Any]:
+    """Return what the run record says of the masker, when it is the one that the run was begun with."""
     from sentsmith.training.teachers import same_teachers
 
+    same_teachers([teacher], work)
+    return {"model": teacher.name, "sha256": teacher.key["model"], "pooling": recipe.multicsr.masker_pooling}
+
+
+def _mask(recipe: Recipe, teacher: Teacher | None, rows: TrainingRows, work: Path, *, progress: bool) -> Mask:
+    from sentsmith.methods.multicsr.masking import cached_masker, masked_share
+    from sentsmith.training import processes
+
     settings = recipe.multicsr
-    processes.on_first(lambda: same_teachers([teacher], work))
-    described = {"model": teacher.name, "sha256": teacher.key["model"], "pooling": settings.masker_pooling}
+    # The first process has it.
+    described = processes.on_first(partial(_same_masker, recipe, cast("Teacher", teacher), work))
     if settings.eta_dropout:
         # The mask is another one each time: there is no share to tell before the training.
-        return Mask(frozen=teacher.model, facts={"masker": described, "masked_share": None})
+        return Mask(frozen=cast("Teacher", teacher).model, facts={"masker": described, "masked_share": None})
     begun = time.perf_counter()
     folder = work if settings.cache is None else Path(settings.cache)
     cached = cached_masker(teacher, rows, folder, progress=progress)
