@@ -69,6 +69,13 @@ class Answer:
     lost: bool = False
 
 
+NO_LOGITS = (
+    "gives no logits, so its answers cannot be steered by a second instruction; write with --omega 0 (plain "
+    "generation), or with a local model; curating and training work with both"
+)
+"""What is said of a model that cannot guide where it is asked to, after its name."""
+
+
 class Backend(Protocol):
     """A language model: a local one, or an endpoint."""
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from sentsmith.errors import SentsmithError, SettingsError, require
-from sentsmith.llm.backend import Answer, Decoding, Prompt
+from sentsmith.llm.backend import NO_LOGITS, Answer, Decoding, Prompt
 
 if TYPE_CHECKING:
     import openai
@@ -259,10 +259,7 @@ class RemoteBackend:
 
     def _check(self, prompt: Prompt) -> None:
         if prompt.against is not None:
-            raise SettingsError(
-                f"{self.name}: endpoints give no logits, so nothing can be steered away from there; write without "
-                "(--omega 0), or with a local model; curating and training work with either"
-            )
+            raise SettingsError(f"{self.name} {NO_LOGITS}")
 
     def _one_line(self, text: str) -> str:
         return textwrap.shorten(self._without_key(text), 200, placeholder=" …")
