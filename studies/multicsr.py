@@ -36,6 +36,10 @@ COPIES = (1, 16, 48)
 BATCH = 64
 _PROMPTS = "nli-lm-8m"
 _DEV = ("sts-dev",)
+# A cosine does not tell a contradiction from an entailment, and the best contradictions have a high one: here it only
+# says whether the positive is near enough.
+_PAPERS = CurationSettings(prompts=_PROMPTS)
+_POSITIVE = CurationSettings(alpha=3.5, beta=5.0, gamma=-5.0)
 _COMMON = (
     "training.seed={seed}",
     f"training.batch_size={BATCH}",
@@ -94,8 +98,9 @@ STRONG = [
         ("mask", "written", True),
         ("llm", "written-by-llm", False),
         ("cosine", "written-by-cosine", False),
+        ("positive", "written-by-positive", False),
         ("both", "written-by-both", False),
-        ("cosine-mask", "written-by-cosine", True),
+        ("positive-mask", "written-by-positive", True),
     )
 ]
 TEST = [
@@ -125,7 +130,8 @@ def prepare(options: argparse.Namespace) -> None:
         write_rows(written, map(as_dict, triplets), columns=COLUMNS)
     score(written, folder / "written-by-llm.parquet", backend)
     score(written, folder / "written-by-cosine.parquet", None)
-    score(folder / "written-by-llm.parquet", folder / "written-by-both.parquet", None)
+    score(written, folder / "written-by-positive.parquet", None, _POSITIVE)
+    score(folder / "written-by-llm.parquet", folder / "written-by-both.parquet", None, _POSITIVE)
 
 
 class _Opened:
@@ -148,10 +154,11 @@ def write(path: Path, options: argparse.Namespace, backend: _Opened, omega: floa
         print(path.name, write_triplets(options.sentences, path, backend, settings).tally)
 
 
-def score(triplets: Path, path: Path, backend: _Opened | None) -> None:
+def score(
+    triplets: Path, path: Path, backend: _Opened | None, settings: CurationSettings = _PAPERS
+) -> None:
     """Curate triplets by the writer's own scores, or by MiniLM's cosine where there is no backend."""
     if not path.exists():
-        settings = CurationSettings(prompts=_PROMPTS)
         cosine = None if backend else lambda: as_encoder(load("minilm"))
         done = curate(triplets, path, settings, backend=backend, scorer=cosine)
         print(f"{path.name}: {done.kept} kept, {done.tally}")
