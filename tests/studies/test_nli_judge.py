@@ -56,7 +56,7 @@ def pairs_file(tmp_path_factory):
 def trained(study, pairs_file, tiny_bert, tmp_path_factory):
     """Return the folder of a judge trained on them, and what it printed."""
     folder = tmp_path_factory.mktemp("judge") / "judge"
-    study.main([str(pairs_file), str(folder), "--start", str(tiny_bert), "--epochs", "12", "--learning-rate", "3e-3"])
+    study.main([str(pairs_file), str(folder), "--start", str(tiny_bert), "--epochs", "8", "--learning-rate", "5e-3"])
     return folder
 
 
@@ -91,7 +91,7 @@ def test_the_same_seed_trains_the_same_judge(study, pairs_file, tiny_bert):
     pairs = list(study.read(pairs_file, sources=study.TRAINED_ON, split="train"))
     assert len(pairs) == 160
     first, again, other = (
-        study.Trainer(limit=64, seed=seed).train(pairs, str(tiny_bert)).model.classifier.weight for seed in (1, 1, 2)
+        study.Trainer(limit=32, seed=seed).train(pairs, str(tiny_bert)).model.classifier.weight for seed in (1, 1, 2)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
@@ -64,6 +66,9 @@ def test_published_recipes(save_start, triplet_file, tmp_path, name):
     recipe, _ = load_recipe(name, changes)
     record = multicsr.run(recipe, tmp_path / "m")
     assert record["speed"]["steps"] == 1
+    saved = json.loads((tmp_path / "m" / "modules.json").read_text(encoding="utf-8"))
+    modules = ["Transformer", "Pooling", *(["Dense"] if head == "kept" else [])]
+    assert [entry["type"].rpartition(".")[2] for entry in saved] == modules
     assert record["data"]["rows"] == (48 if gold else 24)
 
 

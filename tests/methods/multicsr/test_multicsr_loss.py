@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,8 @@ from sentsmith.methods.simcse.objective import SimCSELoss, info_nce
 
 SIGMA = 0.5
 COUNTS = (5, 3)
+# Vectors of which no two are alike.
+APART = torch.eye(24, dtype=torch.float64).reshape(8, 3, 24)
 
 
 class Given:
@@ -41,18 +45,18 @@ def own(rank, rows):
     return rows[: COUNTS[0]] if rank == 0 else rows[COUNTS[0] :]
 
 
-def together(rank, folder, columns, frozen, bce):
+def together(rank, folder, columns, frozen):
     """Return loss and averaged gradients, in several chunks, kept and recomputed; the processes have 5 and 3 rows."""
     model = load(folder, device="cpu").double().eval()
     found = {}
-    for recompute in (False, True):
+    for bce, recompute in itertools.product((False, True), repeat=2):
         model.zero_grad()
         parallel = DistributedDataParallel(model, find_unused_parameters=True, broadcast_buffers=False)
         loss = MultiCSRLoss(
             parallel, Given(frozen), threshold=SIGMA, bce_logit_zero=bce, chunking=Chunking(48, 1, recompute)
         )
         mine = [own(rank, column) for column in columns]
-        found[recompute] = gradients(model, loss(features_of(model, mine), own(rank, torch.arange(8))))
+        found[bce, recompute] = gradients(model, loss(features_of(model, mine), own(rank, torch.arange(8))))
     return found
 
 
@@ -121,13 +125,27 @@ def test_without_a_masker_it_is_supervised_simcse(model, columns):
 
 
 def test_duplicates_are_masked_whatever_the_masker_says(model, columns):
-    # All vectors apart: the masker alone masks nothing.
-    apart = torch.eye(24, dtype=torch.float64).reshape(8, 3, 24)
+    # The masker alone masks nothing.
     features, labels = features_of(model, columns), torch.arange(8)
-    counted, masked = (MultiCSRLoss(model, Given(apart), mask_duplicates=on)(features, labels) for on in (False, True))
+    counted, masked = (MultiCSRLoss(model, Given(APART), mask_duplicates=on)(features, labels) for on in (False, True))
     assert masked < counted - 0.01
     assert torch.equal(masked, SimCSELoss(model)(features))
     assert torch.equal(counted, SimCSELoss(model, mask_duplicates=False)(features))
+
+
+@pytest.mark.parametrize("masker", [Given(APART), None])
+def test_the_own_hard_negative_counts_even_where_it_is_a_copy(model, columns, masker):
+    """Its text equals the anchor in row 2 and the positive in row 4; other rows' copies of the two do not count."""
+    columns = [columns[0], columns[1], [*columns[2]]]
+    columns[2][2], columns[2][4], columns[2][5] = columns[0][2], columns[1][4], columns[0][2]
+    keep = torch.ones(8, 16, dtype=torch.bool)
+    # Rows 0 and 7 have one positive; row 5's hard negative is row 2's anchor.
+    keep[[0, 7, 2], [7, 0, 13]] = False
+    expected = info_nce(*vectors_of(model, columns), temperature=0.05, keep=keep).item()
+    features, labels = features_of(model, columns), torch.arange(8)
+    assert MultiCSRLoss(model, masker)(features, labels).item() == pytest.approx(expected, abs=1e-5)
+    # SimCSE goes by the text alone.
+    assert SimCSELoss(model)(features).item() < expected - 0.01
 
 
 @pytest.mark.parametrize("masker", [True, False])
@@ -183,19 +201,21 @@ def loss_features(loss, features):
     return seen[0]
 
 
-@pytest.mark.parametrize("bce", [False, True])
-def test_two_processes_are_one(in_two_processes, tiny_bert, columns, frozen, bce):
+def test_two_processes_are_one(in_two_processes, tiny_bert, columns, frozen):
     model = load(tiny_bert, device="cpu").double().eval()
-    loss = MultiCSRLoss(model, Given(frozen), threshold=SIGMA, bce_logit_zero=bce)
-    expected = gradients(model, loss(features_of(model, columns), torch.arange(8)))
-    # A comparison of zeros with zeros would prove nothing.
-    assert max(gradient.abs().max() for gradient in expected[1].values()) > 1e-3
-    for found in in_two_processes(together, tiny_bert, columns, frozen, bce):
-        for recompute in (False, True):
-            assert found[recompute][0] == pytest.approx(expected[0], abs=1e-9)
-            assert found[recompute][1].keys() == expected[1].keys()
+    outcomes = in_two_processes(together, tiny_bert, columns, frozen)
+    for bce in (False, True):
+        model.zero_grad()
+        loss = MultiCSRLoss(model, Given(frozen), threshold=SIGMA, bce_logit_zero=bce)
+        expected = gradients(model, loss(features_of(model, columns), torch.arange(8)))
+        # A comparison of zeros with zeros would prove nothing.
+        assert max(gradient.abs().max() for gradient in expected[1].values()) > 1e-3
+        for found, recompute in itertools.product(outcomes, (False, True)):
+            value, parts = found[bce, recompute]
+            assert value == pytest.approx(expected[0], abs=1e-9)
+            assert parts.keys() == expected[1].keys()
             for name, gradient in expected[1].items():
-                torch.testing.assert_close(found[recompute][1][name], gradient, atol=1e-9, rtol=1e-7, msg=name)
+                torch.testing.assert_close(parts[name], gradient, atol=1e-9, rtol=1e-7, msg=name)
 
 
 def test_what_is_refused(model, columns):

@@ -9,6 +9,7 @@ from sentsmith import settings
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
 from sentsmith.methods.multicsr import masking, recipe
+from sentsmith.training import processes, teachers
 
 
 def train(values, output, *overrides):
@@ -16,10 +17,27 @@ def train(values, output, *overrides):
 
 
 def train_together(rank, values, output, overrides):
-    """Train; returns the record, and how often this process read the masker."""
-    read, calls = masking.read_once, []
-    masking.read_once = lambda *args, **kwargs: calls.append(1) or read(*args, **kwargs)
-    return train(values, output, *overrides), len(calls)
+    """Train; returns the record, and how often this process loaded the masker, hashed a folder and read texts."""
+    calls = []
+    for module, name in ((teachers, "load_teacher"), (teachers, "sha256"), (masking, "read_once")):
+        setattr(module, name, counted(getattr(module, name), name, calls))
+    return train(values, output, *overrides), calls
+
+
+def counted(function, name, calls):
+    return lambda *args, **kwargs: calls.append(name) or function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_what_a_process_that_is_not_the_first_loads(multicsr_settings, tiny_bert, monkeypatch, dropout):
+    changes = [f"multicsr.eta_dropout={dropout}", f"multicsr.masker={tiny_bert}"]
+    resolved = settings.resolve(recipe.Recipe, multicsr_settings, changes)
+    rows, _ = recipe._rows(resolved)
+    monkeypatch.setattr(processes, "on_first", lambda _: {"model": "of the first"})
+    monkeypatch.setattr(teachers, "sha256", lambda _: 1 / 0)
+    found = recipe._teacher(resolved, load(tiny_bert), rows)
+    # The masker with dropout runs on each process's own batches; the cached vectors are made by the first alone.
+    assert (found and found.key) == ({"model": "of the first"} if dropout else None)
 
 
 @pytest.mark.slow
@@ -29,7 +47,7 @@ def test_two_processes_train_like_one(in_two_processes, multicsr_settings, tmp_p
     train(multicsr_settings, tmp_path / "unmasked", "training.batch_size=8", "multicsr.mask=false", *more)
     changes = ("training.batch_size=4", *more)
     outcome = in_two_processes(train_together, multicsr_settings, tmp_path / "two", changes)
-    assert [calls for _, calls in outcome] == [1, 0]
+    assert [calls for _, calls in outcome] == [["load_teacher", "sha256", "read_once"], []]
     assert outcome[0][0] == outcome[1][0]
     record = outcome[0][0]
     assert record["processes"] == 2

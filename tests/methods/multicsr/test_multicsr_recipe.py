@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -56,8 +58,22 @@ def same(one, two):
     return all(np.array_equal(value, weights(two)[name]) for name, value in weights(one).items())
 
 
-def test_what_the_record_and_the_card_say(multicsr_tiny, tmp_path, tiny_llama, triplets):
-    record = multicsr_tiny(tmp_path / "m")
+@pytest.fixture(scope="module")
+def plain(multicsr_tiny, tmp_path_factory):
+    """Return the record and the folder of a run by the settings as they are."""
+    folder = tmp_path_factory.mktemp("plain") / "m"
+    return multicsr_tiny(folder), folder
+
+
+def cached(values, folder, *overrides):
+    """Make or find the masker's vectors in a folder, as a run by these settings does before it trains."""
+    resolved = settings.resolve(recipe.Recipe, values, overrides)
+    rows, _ = recipe._rows(resolved)
+    return masking.cached_masker(recipe._teacher(resolved, None, rows), rows, folder)
+
+
+def test_what_the_record_and_the_card_say(plain, tiny_llama, triplets):
+    record, folder = plain
     facts = record["multicsr"]
     assert facts["rows"] == {"written": 24, "gold": 0}
     described = {key: facts["masker"][key] for key in ("model", "sha256", "pooling", "texts", "found")}
@@ -65,24 +81,15 @@ def test_what_the_record_and_the_card_say(multicsr_tiny, tmp_path, tiny_llama, t
     assert described == {
         "model": str(tiny_llama), "sha256": sha256(tiny_llama), "pooling": None, "texts": texts, "found": False,
     }  # fmt: skip
-    assert facts["masker"]["seconds"] > 0
-    assert record["seconds"]["masker"] >= 0
-    card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
+    card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"candidates whose cosine by `{tiny_llama}` reaches 0.5 are no negatives" in card
-    assert sorted(path.name for path in (tmp_path / "m").iterdir() if path.suffix == ".npy") == []
+    assert sorted(path.name for path in folder.iterdir() if path.suffix == ".npy") == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "reading"),
-    [
-        ((), {}),
-        (("multicsr.masker_pooling=last",), {"pooling": "last"}),
-        (("training.max_length=5",), {"length": 5}),
-    ],
-)
-def test_the_mask_is_that_of_the_frozen_model(multicsr_tiny, tmp_path, kept, tiny_llama, triplets, changes, reading):
-    record = multicsr_tiny(tmp_path / "m", *changes, "training.max_steps=3")
-    vectors = frozen_vectors(tiny_llama, triplets, **reading)
+def test_the_mask_is_that_of_the_frozen_model(multicsr_tiny, tmp_path, kept, tiny_llama, triplets):
+    changes = ("multicsr.masker_pooling=last", "training.max_length=5", "training.max_steps=3")
+    record = multicsr_tiny(tmp_path / "m", *changes)
+    vectors = frozen_vectors(tiny_llama, triplets, pooling="last", length=5)
     assert len(kept) == 3
     # One epoch: every row once, in the order of the trainer.
     assert sorted(torch.cat([labels for labels, _ in kept]).tolist()) == list(range(24))
@@ -121,44 +128,47 @@ def test_without_a_mask_no_masker_is_loaded(multicsr_tiny, tmp_path, kept, monke
     assert "MultiCSR without its mask, SynCSE" in (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_threshold_above_one_trains_as_without_a_mask(multicsr_tiny, tmp_path):
+def test_a_threshold_above_one_trains_as_without_a_mask(multicsr_tiny, tmp_path, plain):
     record = multicsr_tiny(tmp_path / "above", "multicsr.threshold=1.01")
     multicsr_tiny(tmp_path / "none", "multicsr.mask=false")
-    multicsr_tiny(tmp_path / "masked")
     assert record["multicsr"]["masked_share"] == 0
     assert same(tmp_path / "above", tmp_path / "none")
-    assert not same(tmp_path / "masked", tmp_path / "none")
+    assert not same(plain[1], tmp_path / "none")
 
 
 # The cache ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_run_finds_the_vectors(multicsr_tiny, tmp_path, monkeypatch, caplog):
-    cache = f"multicsr.cache={tmp_path / 'cache'}"
-    first = multicsr_tiny(tmp_path / "one", cache, "data.held_out=0.1")
+def test_a_second_run_finds_the_vectors(multicsr_settings, multicsr_tiny, tmp_path, monkeypatch, caplog):
+    shared = (f"multicsr.cache={tmp_path / 'cache'}", "data.held_out=0.1", "training.max_steps=2")
+    read = masking.read_once
+    monkeypatch.setattr(masking, "read_once", lambda *args, **kwargs: time.sleep(0.3) or read(*args, **kwargs))
+    first = multicsr_tiny(tmp_path / "one", *shared)
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".npy"]
+    assert first["seconds"]["masker"] >= 0.3
     monkeypatch.setattr(masking, "read_once", lambda *_, **__: 1 / 0)
     caplog.set_level("INFO", logger="sentsmith")
-    # Another seed holds other rows out, and another σ masks others: the vectors are the same.
-    second = multicsr_tiny(tmp_path / "two", cache, "data.held_out=0.1", "training.seed=7", "multicsr.threshold=0.6")
+    second = multicsr_tiny(tmp_path / "two", *shared)
     assert "holds the vectors of" in caplog.text
     assert (first["multicsr"]["masker"]["found"], second["multicsr"]["masker"]["found"]) == (False, True)
-    # What the pass took is known to later runs; what this run spent on it is nearly nothing.
-    assert second["multicsr"]["masker"]["seconds"] == first["multicsr"]["masker"]["seconds"] > 0
-    multicsr_tiny(tmp_path / "three", cache, "data.held_out=0.1")
-    assert same(tmp_path / "one", tmp_path / "three")
+    # What the pass took is known to later runs, whatever they spend on it themselves.
+    assert second["multicsr"]["masker"]["seconds"] == first["multicsr"]["masker"]["seconds"] >= 0.3
+    assert same(tmp_path / "one", tmp_path / "two")
+    # Another seed holds other rows out, and another σ masks others: the vectors are the same.
+    other = ("data.held_out=0.1", "training.seed=7", "multicsr.threshold=0.6")
+    assert cached(multicsr_settings, tmp_path / "cache", *other).found
 
 
 @pytest.mark.parametrize(
     "change",
     ["multicsr.masker_pooling=last", "training.max_length=6", "multicsr.masker={bert}", "data.limit=20"],
 )
-def test_other_vectors_are_not_mistaken_for_these(multicsr_tiny, tmp_path, tiny_bert, change):
-    cache = f"multicsr.cache={tmp_path / 'cache'}"
-    multicsr_tiny(tmp_path / "one", cache, "training.max_steps=1")
-    record = multicsr_tiny(tmp_path / "two", cache, "training.max_steps=1", change.format(bert=tiny_bert))
-    assert not record["multicsr"]["masker"]["found"]
-    assert len(list((tmp_path / "cache").glob("*.npy"))) == 2
+def test_other_vectors_are_not_mistaken_for_these(multicsr_settings, tmp_path, tiny_bert, change):
+    first = cached(multicsr_settings, tmp_path)
+    second = cached(multicsr_settings, tmp_path, change.format(bert=tiny_bert))
+    assert not second.found
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+    assert second.vectors.shape != first.vectors.shape or not np.allclose(second.vectors, first.vectors)
 
 
 def test_each_text_is_embedded_once_in_the_right_place(tiny_llama, triplets, tmp_path, triplet_file):
@@ -183,10 +193,8 @@ def test_texts_that_could_run_together():
 
 
 @pytest.mark.parametrize("damage", ["cut", "no vectors", "other rows"])
-def test_a_damaged_cache_is_said(multicsr_tiny, tmp_path, damage):
-    cache = f"multicsr.cache={tmp_path / 'cache'}"
-    multicsr_tiny(tmp_path / "one", cache, "training.max_steps=1")
-    (file,) = (tmp_path / "cache").glob("*.npy")
+def test_a_damaged_cache_is_said(multicsr_settings, tmp_path, damage):
+    file = cached(multicsr_settings, tmp_path).path
     if damage == "cut":
         file.write_bytes(file.read_bytes()[:-400])
     elif damage == "no vectors":
@@ -194,8 +202,16 @@ def test_a_damaged_cache_is_said(multicsr_tiny, tmp_path, damage):
     else:
         np.save(file, np.zeros((3, 32), dtype=np.float32))
     with pytest.raises(InputError, match="delete it") as caught:
-        multicsr_tiny(tmp_path / "two", cache, "training.max_steps=1")
+        cached(multicsr_settings, tmp_path)
     assert str(file) in str(caught.value)
+
+
+def test_where_files_cannot_be_locked_the_vectors_are_made_without(multicsr_settings, tmp_path, monkeypatch):
+    """As on Windows."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    made = cached(multicsr_settings, tmp_path)
+    assert (made.found, cached(multicsr_settings, tmp_path).found) == (False, True)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".npy"]
 
 
 def test_a_second_run_waits_for_the_one_that_embeds(tmp_path, tiny_llama, triplet_file, monkeypatch):
@@ -231,7 +247,9 @@ def take(folder):
 
 def test_gold_triplets_join_the_written_ones(multicsr_tiny, tmp_path, save_triplets, triplet_file, triplets, sentences):
     gold = save_triplets([(row[0], sentences[0], row[1]) for row in triplets[:10]], "gold.csv")
-    record = multicsr_tiny(tmp_path / "m", f"multicsr.gold={gold}", "data.limit=14", "data.held_out=0.1")
+    record = multicsr_tiny(
+        tmp_path / "m", f"multicsr.gold={gold}", "data.limit=14", "data.held_out=0.1", "training.max_steps=1"
+    )
     facts = record["multicsr"]["rows"]
     assert facts == {
         "written": 14, "gold": 10, "gold_path": str(gold), "gold_sha256": data_hash(gold), "gold_audit": None,
@@ -243,15 +261,20 @@ def test_gold_triplets_join_the_written_ones(multicsr_tiny, tmp_path, save_tripl
     assert f"the triplets of `{gold}` too" in (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_data_set_counts_as_audited_only_with_its_gold(multicsr_tiny, tmp_path, save_triplets, triplets):
+def test_a_data_set_counts_as_audited_only_with_its_gold(multicsr_settings, save_triplets, triplets):
     from sentsmith.corpus.audit import record_path
 
     written, gold = save_triplets(triplets), save_triplets(triplets[:8], "gold.csv")
     audit = {"data_sha256": data_hash(written), "affected": 0}
     record_path(written).write_text(json.dumps(audit), encoding="utf-8")
-    shared = (f"data.train={written}", "training.max_steps=1")
-    assert multicsr_tiny(tmp_path / "alone", *shared)["data"]["audit"] == audit
-    assert multicsr_tiny(tmp_path / "both", *shared, f"multicsr.gold={gold}")["data"]["audit"] is None
+
+    def audit_of(*overrides):
+        changes = [f"data.train={written}", *overrides]
+        rows, _ = recipe._rows(settings.resolve(recipe.Recipe, multicsr_settings, changes))
+        return rows.describe()["audit"]
+
+    assert audit_of() == audit
+    assert audit_of(f"multicsr.gold={gold}") is None
 
 
 def test_gold_triplets_that_changed_since_are_noticed(multicsr_tiny, tmp_path, save_triplets, triplets, monkeypatch):
@@ -287,7 +310,7 @@ def test_a_masker_with_dropout_sees_the_batch(multicsr_tiny, tmp_path, kept, tin
 
 @pytest.mark.parametrize("difference", ["vocabulary", "lowercase"])
 def test_a_masker_with_another_tokenizer_cannot_read_the_batch(
-    multicsr_tiny, tmp_path, tiny_bert, save_triplets, triplets, difference
+    multicsr_settings, multicsr_tiny, tmp_path, tiny_bert, save_triplets, triplets, difference
 ):
     other = tmp_path / "other"
     shutil.copytree(tiny_bert, other)
@@ -304,7 +327,7 @@ def test_a_masker_with_another_tokenizer_cannot_read_the_batch(
         multicsr_tiny(tmp_path / "m", *overrides)
     assert not (tmp_path / "m").exists()
     # Looking its vectors up is another matter.
-    multicsr_tiny(tmp_path / "m", *overrides, "multicsr.eta_dropout=false", "training.max_steps=1")
+    assert not cached(multicsr_settings, tmp_path / "cache", *overrides, "multicsr.eta_dropout=false").found
 
 
 # What is refused ----------------------------------------------------------------------------------------------------
@@ -350,20 +373,13 @@ def test_wrong_input_is_found_before_the_masker_is_read(multicsr_tiny, tmp_path,
     assert f"{empty}: holds a header and no rows" in refused(f"multicsr.gold={empty}")
 
 
-def test_what_the_run_reads_is_not_overwritten(multicsr_settings, multicsr_tiny, tmp_path):
+def test_what_the_run_reads_is_not_overwritten(multicsr_settings, multicsr_tiny, plain):
     changes = ["multicsr.gold=g", "multicsr.cache=c", "multicsr.masker=m"]
     resolved = settings.resolve(recipe.Recipe, multicsr_settings, changes)
     assert resolved.reads()[2:] == ("g", "m", "c")
     resolved = settings.resolve(recipe.Recipe, multicsr_settings, [*changes, "multicsr.mask=false"])
     assert resolved.reads()[2:] == ("g",)
     assert resolved.starts() == (multicsr_settings["model"],)
-    multicsr_tiny(tmp_path / "m", "training.max_steps=1")
+    _, folder = plain
     with pytest.raises(InputError, match="which the run needs; --overwrite will not delete it"):
-        multicsr_tiny(tmp_path / "m", f"multicsr.masker={tmp_path / 'm'}", overwrite=True)
-
-
-def test_heads_are_simcses(multicsr_tiny, tmp_path):
-    for head, modules in (("training", ["Transformer", "Pooling"]), ("kept", ["Transformer", "Pooling", "Dense"])):
-        multicsr_tiny(tmp_path / head, f"multicsr.head={head}", "training.max_steps=1")
-        saved = json.loads((tmp_path / head / "modules.json").read_text(encoding="utf-8"))
-        assert [entry["type"].rpartition(".")[2] for entry in saved] == modules
+        multicsr_tiny(folder, f"multicsr.masker={folder}", overwrite=True)

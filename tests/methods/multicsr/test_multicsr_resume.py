@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from sentsmith.encoders import vectorfile
 from sentsmith.errors import InputError
 from sentsmith.methods.multicsr import masking
+from sentsmith.training.trainer import LossLog
 
 SETTINGS = ("training.max_steps=6", "training.save_steps=2", "data.held_out=0.1", "multicsr.head=training")
 # Blocks of 16 texts; stops the world before the second one, until the kill comes.
@@ -58,11 +59,17 @@ def overrides_of(mask, tiny_bert):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, multicsr_tiny, tiny_bert):
-    """Return the folders of the runs without a break, by the kind of mask."""
-    folders = {mask: tmp_path_factory.mktemp("whole") / "model" for mask in ("cached", "dropout")}
-    for mask, folder in folders.items():
-        multicsr_tiny(folder, *overrides_of(mask, tiny_bert))
-    return folders
+    """Return a function from the kind of mask to the folder of a run without a break; each is done once."""
+    folders = {}
+
+    def run(mask):
+        if mask not in folders:
+            folder = tmp_path_factory.mktemp("whole") / "model"
+            multicsr_tiny(folder, *overrides_of(mask, tiny_bert))
+            folders[mask] = folder
+        return folders[mask]
+
+    return run
 
 
 def assert_same(first, second):
@@ -100,9 +107,10 @@ def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole,
     caplog.set_level("INFO", logger="sentsmith")
     multicsr_tiny(folder, *SETTINGS, resume=True)
     assert "going on after 16 rows" in caplog.text
-    assert_same(folder, whole["cached"])
+    assert_same(folder, whole("cached"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", ["cached", "dropout"])
 def test_killed_in_training(
     tmp_path, multicsr_settings, multicsr_tiny, tiny_bert, whole, sentsmith_process, caplog, mask
@@ -114,8 +122,26 @@ def test_killed_in_training(
     multicsr_tiny(folder, *overrides, resume=True)
     assert "going on after step 2" in caplog.text
     assert "reading the teacher" not in caplog.text
-    assert_same(folder, whole[mask])
+    assert_same(folder, whole(mask))
     assert not (folder / "work").exists()
+
+
+@pytest.mark.parametrize("mask", ["cached", "dropout"])
+def test_stopped_in_training(tmp_path, multicsr_tiny, tiny_bert, whole, monkeypatch, caplog, mask):
+    def stop(self, args, state, control, **kwargs):
+        assert state.global_step < 3, "stopped"
+
+    overrides = overrides_of(mask, tiny_bert)
+    with monkeypatch.context() as patch:
+        patch.setattr(LossLog, "on_log", stop)
+        with pytest.raises(AssertionError, match="stopped"):
+            multicsr_tiny(tmp_path / "m", *overrides)
+    caplog.set_level("INFO", logger="sentsmith")
+    multicsr_tiny(tmp_path / "m", *overrides, resume=True)
+    assert "going on after step 2" in caplog.text
+    # The vectors are there already.
+    assert "reading the teacher" not in caplog.text
+    assert_same(tmp_path / "m", whole(mask))
 
 
 def test_stopped_between_the_vectors_and_their_note(tmp_path, multicsr_tiny, whole, monkeypatch):
@@ -124,7 +150,7 @@ def test_stopped_between_the_vectors_and_their_note(tmp_path, multicsr_tiny, who
         with pytest.raises(ZeroDivisionError):
             multicsr_tiny(tmp_path / "m", *SETTINGS)
     multicsr_tiny(tmp_path / "m", *SETTINGS, resume=True)
-    assert_same(tmp_path / "m", whole["cached"])
+    assert_same(tmp_path / "m", whole("cached"))
 
 
 def test_a_masker_that_changed_since_is_refused(tmp_path, multicsr_tiny, tiny_llama, monkeypatch):
@@ -139,4 +165,3 @@ def test_a_masker_that_changed_since_is_refused(tmp_path, multicsr_tiny, tiny_ll
     config.write_text(config.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     with pytest.raises(InputError, match="masker: has changed since the run was begun"):
         multicsr_tiny(tmp_path / "m", *shared, resume=True)
-    multicsr_tiny(tmp_path / "m", *shared, overwrite=True)
