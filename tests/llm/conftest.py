@@ -69,10 +69,15 @@ def back(make_translator):
 
 
 class Scripted:
-    """A backend whose answers a function gives: (prompt, decoding) → text or Answer; blocks as a local one has."""
+    """A backend whose answers a function gives: (prompt, decoding) → text or Answer; blocks as a local one has.
+
+    One that does not guide is no local one either.
+    """
+
+    concurrency = 1
 
     def __init__(self, reply, *, block=4, name="scripted", guides=True):
-        self.reply, self.block, self.name, self.guides = reply, block, name, guides
+        self.reply, self.block, self.name, self.guides, self.local = reply, block, name, guides, guides
         self.seen = []
         self.pulled = 0
         self.closed = 0

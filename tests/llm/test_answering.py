@@ -110,6 +110,16 @@ def test_an_unreadable_answer_is_drawn_once_more_after_the_others(ledger, script
     assert '"temperature": 0.7' in row["parameters"]
 
 
+def test_the_seed_of_a_greedy_run_changes_no_answer(ledger, scripted):
+    def reply(prompt, decoding):
+        return "?" if decoding.temperature == 0 else str(decoding.seed)
+
+    backend = scripted(reply)
+    ask(rows(1), backend, ledger, GREEDY.model_copy(update={"seed": 5}))
+    assert record(ledger, "row 0", backend).value == "1"
+    assert ask(rows(1), scripted(reply), ledger, GREEDY).skipped == 1
+
+
 def test_sampling_keeps_its_temperature_and_changes_its_seed(ledger, scripted):
     backend = scripted(lambda prompt, decoding: "?")
     ask(rows(1), backend, ledger, Decoding(temperature=0.3, top_p=0.5, seed=5), retries=2)
@@ -347,6 +357,16 @@ def test_a_local_model_is_tried_before_it_is_estimated_and_the_ledger_keeps_it(l
     outcome = ask(asked, scripted(echo), ledger, GREEDY)
     assert (outcome.asked, outcome.skipped) == (found.requests, found.known)
     assert estimate(asked, backend, ledger, GREEDY).requests == 0
+
+
+def test_plain_answers_say_nothing_of_guided_ones(ledger, scripted):
+    backend = scripted(lambda prompt, decoding: "a b c d e f" if prompt.against else "a")
+    ask(rows(20), backend, ledger, GREEDY)
+    guided = [Question("say", (), Prompt(f"row {row}", against="not this"), readable) for row in range(50)]
+    backend.seen.clear()
+    found = estimate([*guided, *rows(30)], backend, ledger, GREEDY)
+    assert (found.requests, found.prompt_tokens, found.answer_tokens) == (34 + 10, 34 * 4 + 10 * 2, 34 * 6 + 10)
+    assert len(backend.seen) == 16
 
 
 def test_an_endpoint_is_not_asked_to_estimate(ledger, scripted):

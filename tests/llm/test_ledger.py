@@ -108,17 +108,22 @@ def test_counts_reasons_and_history(tmp_path):
             [
                 entry("1", prompt_tokens=10, answer_tokens=4, seconds=1.0),
                 entry("2", prompt_tokens=20, answer_tokens=8, seconds=2.0, attempts=2),
+                entry("7", against="q", prompt_tokens=50, answer_tokens=9, seconds=7.0),
                 entry("3", task="entailment", state="quarantined", value=None, reason="copy"),
                 entry("4", state="quarantined", value=None, reason="answered 503: busy", attempts=0),
                 entry("5", state="quarantined", value=None, reason="answered 503: down", attempts=0),
                 entry("6", model="other", state="retry", value=None, reason="empty"),
             ]
         )
-        assert ledger.counts() == {"parsed": 2, "quarantined": 3, "retry": 1}
+        assert ledger.counts() == {"parsed": 3, "quarantined": 3, "retry": 1}
         assert ledger.reasons() == {"answered 503": 2, "copy": 1}
         assert ledger.reasons("entailment") == {"copy": 1}
         # What never was answered says nothing of how long answers are.
-        assert ledger.history("m") == {"score": Usage(3, 30, 12, 3.0), "entailment": Usage(1, 0, 0, 0.0)}
+        assert ledger.history("m") == {
+            ("score", False): Usage(3, 30, 12, 3.0),
+            ("score", True): Usage(1, 50, 9, 7.0),
+            ("entailment", False): Usage(1, 0, 0, 0.0),
+        }
         assert ledger.history("nobody") == {}
 
 
@@ -186,7 +191,7 @@ def test_the_key_depends_on_everything_that_the_answer_depends_on():
         values = {"task": "score", "given": ("a", "b"), "prompt": Prompt("p"), "parse": float}
         return Question(**values | changes)
 
-    decoding = Decoding()
+    decoding = Decoding(temperature=1.0)
     keys = [
         key_of(question(), "m", decoding),
         key_of(question(task="t"), "m", decoding),
@@ -213,4 +218,9 @@ def test_the_key_depends_on_everything_that_the_answer_depends_on():
     assert set(Decoding.model_fields) == {
         "max_new_tokens", "temperature", "top_p", "seed", "first_weight", "second_weight", "floor",
     }  # fmt: skip
-    assert keys[0] == key_of(question(parse=str), "m", Decoding())
+    assert keys[0] == key_of(question(parse=str), "m", Decoding(temperature=1.0))
+    # Nothing is drawn at temperature 0: what was answered under one seed is not paid for again under another.
+    greedy = key_of(question(), "m", Decoding())
+    assert greedy not in keys
+    assert greedy == key_of(question(), "m", Decoding(seed=1, top_p=0.5))
+    assert greedy != key_of(question(), "m", Decoding(max_new_tokens=9))

@@ -117,6 +117,7 @@ def test_steering_changes_answers_and_its_absence_does_not(backend, sentences):
 def test_prompts_are_read_a_block_at_a_time(folder, sentences):
     read = []
     backend = LocalBackend(folder, device="cpu", block=4)
+    assert LocalBackend(folder, device="cpu", batch=3).block == 6
     blocks = backend.answers((read.append(key) or (key, prompt) for key, prompt in prompts(sentences[:10])), STEERED)
     assert read == []
     for end in (4, 8, 10):
@@ -146,12 +147,28 @@ def test_batches_hold_what_they_may(folder, backend, sentences, monkeypatch):
     assert len(batches) == 40
 
 
+def test_what_is_counted_is_what_is_read(folder, tokenizer, save_writer):
+    """A budget is kept only if a prompt's frame counts: its template, its sign for the beginning."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.eos_token, tokenizer.chat_template = "[SEP]", CHATML
+    for name in (folder, save_writer("t5"), save_writer("llama", tokenizer=tokenizer)):
+        backend = LocalBackend(name, device="cpu")
+        texts = ["dog cat .", "", "a longer house </s>", "dog \ud800"]
+        counts = backend.count_tokens(texts)
+        found = answered_whole(backend, [(text, Prompt(text, against=text)) for text in texts])
+        assert [2 * count for count in counts] == [found[text].prompt_tokens for text in texts]
+        assert counts[0] > 0 == counts[-1]
+
+
+def answered_whole(backend, given):
+    return {key: answer for block in backend.answers(given, STEERED) for key, answer in block}
+
+
 def test_counts(backend, sentences):
     (_, answer), *_ = next(iter(backend.answers(prompts(sentences[:4]), STEERED)))
     assert answer.prompt_tokens == sum(len(backend.read(text)) for text in (sentences[0], sentences[3]))
     assert answer.seconds > 0
     assert answer.failure is None
-    assert backend.count_tokens(["dog cat .", "", "house"]) == [3, 0, 1]
 
 
 # -- prompts that cannot be answered -------------------------------------------------------------------------------
@@ -287,7 +304,7 @@ def test_a_chat_template_is_used(letters):
 def test_its_name_changes_with_the_weights(folder, backend, save_writer, tmp_path):
     import torch
 
-    assert backend.guides
+    assert (backend.guides, backend.local) == (True, True)
     assert backend.name.startswith(f"local:{folder.name}@")
     copied = shutil.copytree(folder, tmp_path / folder.name)
     assert LocalBackend(copied, device="cpu").name == backend.name

@@ -71,7 +71,7 @@ def ask(
     An answer that its question cannot read, or that did not come to its end, is asked again after the others: drawn at
     temperature 0.7 and top-p 0.95 if ``decoding`` is greedy, with another seed if it draws already. Unreadable again,
     it is quarantined with its reason. So is, at once, what the backend failed to get an answer to; these are no
-    unreadable answers, and are not asked again in the same run.
+    unreadable answers, and only ``retry_quarantined`` asks them again, in a later run.
 
     Args:
         questions: Read lazily, as the model gets to them. The same question twice is asked once.
@@ -81,8 +81,9 @@ def ask(
         retries: How often an unreadable answer is asked again.
         retry_quarantined: Ask again what an earlier run gave up (again with sampling, where it was unreadable).
         budget: What this run may use. It is never passed: before a request is handed out, the most that it can take
-            (its prompt and ``max_new_tokens``) must fit beside what was used and what is under way. As far as the
-            backend counts tokens right: an endpoint's prompt tokens are estimated beforehand.
+            (its prompt and ``max_new_tokens``) must fit beside what was used and what is under way. As far as can be
+            known, that is: an endpoint's prompt tokens are estimated beforehand, and what it may bill for attempts
+            that fail (a time-out, a broken answer) is said by nobody and not counted.
         price: Of a million tokens.
         advance: Called with the number of questions settled since the last call, skipped ones too.
 
@@ -101,10 +102,10 @@ def again(decoding: Decoding, attempt: int) -> Decoding:
     """Return how tokens are chosen after so many unreadable answers."""
     if attempt == 0:
         return decoding
-    changed: dict[str, float] = {"seed": decoding.seed + attempt}
     if decoding.temperature == 0:
-        changed |= {"temperature": 0.7, "top_p": 0.95}
-    return decoding.model_copy(update=changed)
+        # The seed of a greedy run is not in the key of a question, so it may not choose the answer either.
+        return decoding.model_copy(update={"temperature": 0.7, "top_p": 0.95, "seed": attempt})
+    return decoding.model_copy(update={"seed": decoding.seed + attempt})
 
 
 @dataclass(slots=True)

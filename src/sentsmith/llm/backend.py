@@ -83,6 +83,10 @@ class Backend(Protocol):
     """What the ledger knows it by: changes when the weights do, and holds no secret."""
     guides: bool
     """Whether it can answer a prompt that has an ``against``; an endpoint gives no logits and cannot."""
+    local: bool
+    """Whether it runs here: what it answers costs seconds, and no money."""
+    concurrency: int
+    """How many requests are answered at a time, each in its own seconds; 1 where seconds are shares of a batch."""
 
     def answers(self, prompts: Iterable[tuple[str, Prompt]], decoding: Decoding) -> Iterator[list[tuple[str, Answer]]]:
         """Answer prompts, each under a key of the caller's.
@@ -100,5 +104,5 @@ class Backend(Protocol):
         ...
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens each text has, nearly: an endpoint's tokenizer is not known."""
+        """Return how many tokens each text has as a prompt, nearly: an endpoint's tokenizer is not known."""
         ...

@@ -16,6 +16,8 @@ from sentsmith.llm.spending import Price
 _COUNTED = 512
 # What a local model is asked to learn how long its answers are and how long they take.
 _TRIED = 16
+# A task, and whether its prompts steer: the same task is answered otherwise, and slower, where they do.
+_Kind = tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,10 @@ def estimate(
 ) -> Estimate:
     """Tell what :func:`~sentsmith.llm.answering.ask` of these questions would take.
 
-    How long answers are, and how long they take, is read off the ledger's answers of this model, task by task. Of a
-    task that it has none of, a local model is asked 16 questions, spread evenly (the ledger keeps them, so the run
-    does not ask them again). An endpoint costs money and is not asked: answers count with their limit, and the time
-    stays unknown.
+    How long answers are, and how long they take, is read off the ledger's answers of this model, task by task, guided
+    ones and others apart. Where there are none, a local model is asked 16 questions, spread evenly (the ledger keeps
+    them, so the run does not ask them again). An endpoint costs money and is not asked: answers count with their limit,
+    and the time stays unknown.
 
     Args:
         questions: Read once, to the end.
@@ -81,25 +83,28 @@ def estimate(
     """
     open_, known, samples = _survey(questions, backend, ledger, decoding)
     history = ledger.history(backend.name)
-    unknown = [task for task in open_ if task not in history]
-    if unknown and backend.guides:
-        # Only a local model guides, and what it answers costs nothing but seconds.
-        tried = [question for task in unknown for question in _even(samples[task].items, _TRIED)]
+    unknown = [kind for kind in open_ if kind not in history]
+    if unknown and backend.local:
+        tried = [question for kind in unknown for question in _even(samples[kind].items, _TRIED)]
         outcome = ask(tried, backend, ledger, decoding, price=price)
         for question in tried:
-            open_[question.task] -= 1
+            open_[_kind(question)] -= 1
         known += outcome.asked
         history = ledger.history(backend.name)
     return _total(open_, known, samples, history, backend, decoding, price)
 
 
+def _kind(question: Question) -> _Kind:
+    return question.task, question.prompt.against is not None
+
+
 def _survey(
     questions: Iterable[Question], backend: Backend, ledger: Ledger, decoding: Decoding
-) -> tuple[Counter[str], int, dict[str, _Sample]]:
-    """Return how many questions of each task are open, how many are not, and a sample of the open ones of each."""
-    open_: Counter[str] = Counter()
+) -> tuple[Counter[_Kind], int, dict[_Kind, _Sample]]:
+    """Return how many questions of each kind are open, how many are not, and a sample of the open ones of each."""
+    open_: Counter[_Kind] = Counter()
     known = 0
-    samples: dict[str, _Sample] = {}
+    samples: dict[_Kind, _Sample] = {}
     seen: set[bytes] = set()
     for question in questions:
         key = key_of(question, backend.name, decoding)
@@ -110,33 +115,32 @@ def _survey(
             known += 1
             continue
         seen.add(short)
-        open_[question.task] += 1
-        samples.setdefault(question.task, _Sample(2 * _COUNTED)).add(question)
+        open_[_kind(question)] += 1
+        samples.setdefault(_kind(question), _Sample(2 * _COUNTED)).add(question)
     return open_, known, samples
 
 
 def _total(
-    open_: Counter[str],
+    open_: Counter[_Kind],
     known: int,
-    samples: dict[str, _Sample],
-    history: dict[str, Usage],
+    samples: dict[_Kind, _Sample],
+    history: dict[_Kind, Usage],
     backend: Backend,
     decoding: Decoding,
     price: Price | None,
 ) -> Estimate:
     read = written = seconds = 0.0
     bound = False
-    for task, count in open_.items():
-        read += count * _mean_tokens(samples[task].items, backend)
-        usage = history.get(task)
+    for kind, count in open_.items():
+        read += count * _mean_tokens(samples[kind].items, backend)
+        usage = history.get(kind)
         if usage is None:
             bound = bound or count > 0
             written += count * decoding.max_new_tokens
         else:
             written += count * usage.answer_tokens / usage.answers
             seconds += count * usage.seconds / usage.answers
-    # An endpoint answers several at a time, each in its own seconds; a local model's seconds are shares of a batch.
-    seconds /= getattr(backend, "concurrency", 1)
+    seconds /= backend.concurrency
     return Estimate(
         requests=open_.total(),
         known=known,

@@ -191,14 +191,17 @@ class Ledger:
         with self._failures():
             return Counter(kind_of(reason) for (reason,) in self._connection.execute(query, (task,)))
 
-    def history(self, model: str) -> dict[str, Usage]:
-        """Return what the answers of this model took so far, by task."""
+    def history(self, model: str) -> dict[tuple[str, bool], Usage]:
+        """Return what the answers of this model took so far, by task, and by whether they were guided."""
         query = """
-            SELECT task, SUM(attempts), SUM(prompt_tokens), SUM(answer_tokens), SUM(seconds)
-            FROM requests WHERE model = ? AND attempts > 0 GROUP BY task
+            SELECT
+                task, against IS NOT NULL AS guided,
+                SUM(attempts), SUM(prompt_tokens), SUM(answer_tokens), SUM(seconds)
+            FROM requests WHERE model = ? AND attempts > 0 GROUP BY task, guided
         """
         with self._failures():
-            return {task: Usage(*sums) for task, *sums in self._connection.execute(query, (model,))}
+            rows = self._connection.execute(query, (model,))
+            return {(task, bool(guided)): Usage(*sums) for task, guided, *sums in rows}
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield every row as a dictionary of the table's columns, by key; ``given``, ``value`` … stay JSON text."""

@@ -23,9 +23,10 @@ _UNBOUNDED = 1 << 30
 class LocalBackend:
     """A model of transformers as a :class:`~sentsmith.llm.backend.Backend`.
 
-    Prompts are decoded in blocks, and a block in batches of similar length. The same prompts in the same order meet
-    the same neighbours, so a run that was killed and goes on at a block's start gets the same bits. What stands beside
-    a prompt changes its answer by float rounding at most: two tokens of exactly equal score may fall either way.
+    Prompts are decoded in blocks, and a block in batches of similar length. A block is handed over as a whole: a run
+    that is killed loses the one under way, and goes on at its start, where the same prompts meet the same neighbours
+    and get the same bits. What stands beside a prompt changes its answer by float rounding at most: two tokens of
+    exactly equal score may fall either way.
 
     A prompt without ``against``, or under a second weight of 0, is steered by nothing: the logits are the model's own
     then, whatever the first weight.
@@ -35,7 +36,8 @@ class LocalBackend:
         device: ``"cpu"``, ``"cuda"``, …; the fastest present by default.
         batch: Rows of a batch at most; a steered prompt takes two.
         batch_tokens: Tokens of a batch at most, answers and padding included: what its cache must hold.
-        block: Prompts that are read, decoded and handed over together.
+        block: Prompts that are read, decoded and handed over together; twice ``batch`` by default, which is enough to
+            sort by length, and little enough to lose.
         dtype: Of the weights (``"float32"``, ``"bfloat16"``, …); by default float32 on a processor, and on anything
             faster what the checkpoint has.
 
@@ -47,6 +49,8 @@ class LocalBackend:
     """
 
     guides = True
+    local = True
+    concurrency = 1
 
     def __init__(
         self,
@@ -55,9 +59,10 @@ class LocalBackend:
         device: str | None = None,
         batch: int = 128,
         batch_tokens: int = 65536,
-        block: int = 256,
+        block: int | None = None,
         dtype: str | None = None,
     ) -> None:
+        block = 2 * batch if block is None else block
         for what, value in (("batch", batch), ("batch_tokens", batch_tokens), ("block", block)):
             if value < 1:
                 raise SettingsError(f"{what} {value}: must be at least 1")
@@ -87,8 +92,14 @@ class LocalBackend:
             yield list(zip((key for key, _ in block), self._block([p for _, p in block], decoding), strict=True))
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return how many tokens each text has, without the chat template."""
-        return [self.read.count(text) for text in texts]
+        """Return how many tokens each text has as a prompt; none where the model cannot read it, and does not."""
+        return [self._count(text) for text in texts]
+
+    def _count(self, text: str) -> int:
+        try:
+            return len(self.read(text))
+        except NotTextError:
+            return 0
 
     def _block(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[Answer]:
         found: dict[int, Answer] = {}

@@ -23,7 +23,7 @@ def open_backend(
     concurrency: int = 16,
     timeout: float = 60.0,
     attempts: int = 6,
-    key_env: str = "OPENAI_API_KEY",
+    key_env: str | None = None,
 ) -> Backend:
     """Open the language model of this name.
 
@@ -34,7 +34,8 @@ def open_backend(
         concurrency: Requests under way at an endpoint.
         timeout: Seconds until an attempt at an endpoint is given up.
         attempts: How often an endpoint is asked until a request is given up.
-        key_env: The environment variable that holds the endpoint's key.
+        key_env: The environment variable that holds the endpoint's key; see
+            :class:`~sentsmith.llm.remote.RemoteBackend`.
 
     Raises:
         SettingsError: ``spec`` is none of these forms, or a number is out of range.

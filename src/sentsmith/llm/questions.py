@@ -32,14 +32,18 @@ class Question:
 
 
 def key_of(question: Question, model: str, decoding: Decoding) -> str:
-    """Return the sha256 (hex) of the prompts, the task, the texts, the model and how the next token is chosen."""
+    """Return the sha256 (hex) of the prompts, the task, the texts, the model and how the next token is chosen.
+
+    Where nothing is drawn, ``seed`` and ``top_p`` choose nothing, and the key does not depend on them.
+    """
+    unused = {"seed", "top_p"} if decoding.temperature == 0 else set()
     parts = [
         question.prompt.text,
         question.prompt.against,
         question.task,
         question.given,
         model,
-        decoding.model_dump(mode="json"),
+        decoding.model_dump(mode="json", exclude=unused),
     ]
     # ASCII: half of a surrogate pair, which JSON can hold and UTF-8 cannot, has a key too.
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()

@@ -1,13 +1,15 @@
 """A language model behind an OpenAI-compatible endpoint: vLLM, llama.cpp, Ollama, a hosted one.
 
 The ``openai`` client does the asking: it tries again after 408, 409, 429, 5xx, time-outs and dropped connections, waits
-longer each time with some jitter, and as long as ``Retry-After`` says. :mod:`sentsmith.llm.endpoint` adds a bound on
-the whole of an attempt, and that a response which is no completion (half a JSON, wrong types) is a failed attempt.
+longer each time with some jitter, and as long as ``Retry-After`` says, up to two minutes; told to wait longer, it gives
+the request up at once, as one that was lost. :mod:`sentsmith.llm.endpoint` adds a bound on the whole of an attempt, and
+that a response which is no completion (half a JSON, wrong types) is a failed attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import math
@@ -33,8 +35,9 @@ logger = logging.getLogger(__name__)
 
 # Shorter ones are what local servers take for a key ("none", "EMPTY"): words that occur in ordinary text.
 _SECRET_LENGTH = 8
-# An English token has about four letters; other scripts have more bytes a letter, and more tokens.
-_BYTES_PER_TOKEN = 4
+# An English token has about four letters; other scripts have more tokens, down to one a letter of three bytes.
+_BYTES_PER_TOKEN = {True: 4, False: 3}
+_OPENAI_HOST, _OPENAI_KEY = "api.openai.com", "OPENAI_API_KEY"
 # A prompt that no endpoint can take offence at: tells one refused prompt from an endpoint that refuses all.
 _HARMLESS = Prompt("Answer with the word yes.")
 
@@ -43,12 +46,13 @@ class RemoteBackend:
     """A model behind an endpoint.
 
     Its name is the URL, without what may be secret in it, and the model. The key is read from the environment and is
-    in no message, log or answer. Where that variable is not set, ``none`` is sent, which local servers ignore.
+    in no message, log or answer. Where there is none to send, the word ``none`` is sent, which local servers ignore.
 
     Args:
         url: Up to and with the version: ``http://localhost:8000/v1``.
         model: As the endpoint calls it.
-        key_env: The environment variable that holds the key.
+        key_env: The environment variable that holds the key. None is ``OPENAI_API_KEY`` for api.openai.com and this
+            machine, and no key for any other host: it is not theirs to see.
         concurrency: Requests under way, at most.
         timeout: Seconds until an attempt is given up.
         attempts: How often a request is tried.
@@ -59,13 +63,14 @@ class RemoteBackend:
     """
 
     guides = False
+    local = False
 
     def __init__(
         self,
         url: str,
         model: str,
         *,
-        key_env: str = "OPENAI_API_KEY",
+        key_env: str | None = None,
         concurrency: int = 16,
         timeout: float = 60.0,
         attempts: int = 6,
@@ -73,7 +78,10 @@ class RemoteBackend:
         require("openai", extra="llm")
         parts = urlsplit(url)
         if "@" in parts.netloc:
-            raise SettingsError(f"the URL holds a user or password; leave it out and put the key into {key_env}")
+            raise SettingsError(
+                "the URL holds a user or password; leave it out, put the key into an environment variable, and name "
+                "that with --key-env"
+            )
         if concurrency < 1 or attempts < 1:
             raise SettingsError(f"concurrency {concurrency}, attempts {attempts}: both must be at least 1")
         if not (timeout > 0 and math.isfinite(timeout)):
@@ -84,7 +92,11 @@ class RemoteBackend:
         # Some hosts want a version there; it may hold a key as well, so it is in no name.
         self._query = dict(parse_qsl(parts.query))
         self.name = f"{self._url}#{model}"
-        self._key_env, self._key = key_env, _key(key_env)
+        here = _is_here(parts.hostname or "")
+        if key_env is None and (here or parts.hostname == _OPENAI_HOST):
+            key_env = _OPENAI_KEY
+        self._key_env, self._key = key_env, "none" if key_env is None else _key(key_env)
+        self._bare = parts.scheme.lower() == "http" and not here and self._key != "none"
         self._timeout, self._attempts = timeout, attempts
         self._limit, self._seeds = "max_tokens", True
         self._answered = self._said = False
@@ -102,6 +114,8 @@ class RemoteBackend:
             raise SettingsError(f"{self.name}: endpoints give no logits, so no plausibility floor; set it to 0")
         if not self._said:
             logger.info("asking %s, %d requests at a time", self.name, self.concurrency)
+            if self._bare:
+                logger.warning("%s is plain http: whoever is on the way can read the key; use https", self._url)
             self._said = True
         _hush()
         stream = iter(prompts)
@@ -118,16 +132,16 @@ class RemoteBackend:
                         session.submit(prompt, key, finished)
                         under_way += 1
                 if under_way:
-                    batch, refusal = _collected(finished)
-                    under_way -= len(batch) + (refusal is not None)
+                    batch, refusals = _collected(finished)
+                    under_way -= len(batch) + len(refusals)
                     if batch:
                         yield batch
-                    if refusal is not None:
-                        raise refusal
+                    if refusals:
+                        raise refusals[0]
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return an estimate: a token for every four bytes."""
-        return [math.ceil(len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN) for text in texts]
+        """Return an estimate: a token for every four bytes of ASCII, or every three of any other text."""
+        return [math.ceil(len(text.encode("utf-8", "replace")) / _BYTES_PER_TOKEN[text.isascii()]) for text in texts]
 
     def client(self) -> openai.AsyncOpenAI:
         """Return a client of this endpoint, for one event loop."""
@@ -221,8 +235,7 @@ class RemoteBackend:
         start = f"{self.name} answered {status}"
         if status in (401, 403):
             # What it says may repeat a part of the key.
-            key = "holds no key that it accepts" if os.environ.get(self._key_env) else "is not set"
-            return SentsmithError(f"{start}: {self._key_env} {key}; set it, or name another variable with --key-env")
+            return SentsmithError(f"{start}: {self._about_key()} with --key-env")
         said = self._one_line(error.message)
         if status == 404:
             return SentsmithError(
@@ -233,6 +246,12 @@ class RemoteBackend:
             return SentsmithError(f"{start} ({said}): the account may not spend more; nothing more was asked")
         again = status in (408, 409, 429) or status >= 500
         return _failed(f"answered {status}: {said}", lost=again)
+
+    def _about_key(self) -> str:
+        if self._key_env is None:
+            return f"no key was sent, for {_OPENAI_KEY} is OpenAI's; name the variable that holds the key of this host"
+        key = "holds no key that it accepts" if os.environ.get(self._key_env) else "is not set"
+        return f"{self._key_env} {key}; set it, or name another variable"
 
     def _refuses_all(self, answer: Answer) -> SentsmithError:
         return SentsmithError(
@@ -317,25 +336,36 @@ class _Session:
 
 def _collected(
     finished: queue.SimpleQueue[tuple[str, Future[Answer | SentsmithError]]],
-) -> tuple[list[tuple[str, Answer]], SentsmithError | None]:
-    """Wait for one result, and take what else is there."""
+) -> tuple[list[tuple[str, Answer]], list[SentsmithError]]:
+    """Wait for one result, and take what else is there: answers beside a refusal are paid for like any others."""
     batch: list[tuple[str, Answer]] = []
+    refusals: list[SentsmithError] = []
     item: tuple[str, Future[Answer | SentsmithError]] | None = finished.get()
     while item is not None:
         key, future = item
         result = future.result()
         if isinstance(result, SentsmithError):
-            return batch, result
-        batch.append((key, result))
+            refusals.append(result)
+        else:
+            batch.append((key, result))
         try:
             item = finished.get_nowait()
         except queue.Empty:
             item = None
-    return batch, None
+    return batch, refusals
 
 
 def _failed(reason: str, *, lost: bool) -> Answer:
     return Answer(text="", finished=False, prompt_tokens=0, answer_tokens=0, seconds=0.0, failure=reason, lost=lost)
+
+
+def _is_here(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _key(variable: str) -> str:

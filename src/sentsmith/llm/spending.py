@@ -1,4 +1,8 @@
-"""What answers cost, and a bound on it that is never passed."""
+"""What answers cost, and a bound on it that they never pass.
+
+What counts is what an answer says that it took. An endpoint may bill attempts that end in a time-out or a broken answer
+too; nobody says how much, and it is not in here.
+"""
 
 from __future__ import annotations
 

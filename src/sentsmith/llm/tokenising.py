@@ -94,10 +94,6 @@ class PromptTokenizer:
             text = broken
         return text
 
-    def count(self, text: str) -> int:
-        """Return how many tokens the text itself has, without template or signs."""
-        return len(self.tokenizer(self.as_text(text), add_special_tokens=False, verbose=False)["input_ids"])
-
     def _ids(self, text: str) -> list[int]:
         if self.chats:
             rendered = self._render({"role": "user", "content": text})
