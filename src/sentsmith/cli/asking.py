@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +31,12 @@ Ledger = Annotated[
     typer.Option(help="Where answers are kept; OUT.ledger.sqlite if not given. Several outputs may share one."),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option("--budget", help="Stop before it is passed: tokens (200k, 1.5M) or money (2.50usd).")
+    str | None,
+    typer.Option(
+        "--budget",
+        help="Stop before answers pass it: tokens (200k, 1.5M) or money (2.50usd). What an endpoint bills for attempts "
+        "that fail is not in it.",
+    ),
 ]
 PriceIn = Annotated[float | None, typer.Option(min=0, help="Price of a million prompt tokens.")]
 PriceOut = Annotated[float | None, typer.Option(min=0, help="Price of a million answer tokens.")]
@@ -51,19 +56,42 @@ Batch = Annotated[int | None, typer.Option(min=1, help="Of a local model: prompt
 Concurrency = Annotated[int, typer.Option(min=1, help="Of an endpoint: requests under way at a time.")]
 Timeout = Annotated[float, typer.Option(min=0.001, help="Of an endpoint: seconds that a request may take.")]
 Attempts = Annotated[int, typer.Option(min=1, help="Of an endpoint: tries of a request before it is given up.")]
-KeyEnv = Annotated[str, typer.Option(help="Of an endpoint: the environment variable that holds the key.")]
+KeyEnv = Annotated[
+    str | None,
+    typer.Option(
+        help="Of an endpoint: the environment variable that holds the key; if not given, OPENAI_API_KEY for OpenAI and "
+        "this machine, and no key for others."
+    ),
+]
+OF_A_LLM = (
+    "prompts", "seed", "temperature", "top_p", "max_new_tokens", "ledger", "budget", "price_in", "price_out", "dry_run",
+    "retry_quarantined", "batch", "concurrency", "timeout", "attempts", "key_env",
+)  # fmt: skip
+"""The options, by their parameters' names, that do nothing where no language model is asked."""
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is not this job's own.")]
 
 
 def opener(llm: str, **options: Any) -> Callable[[], Backend]:
-    """Return what opens the language model, when it is its turn."""
+    """Return what opens the language model, when it is its turn; an option that is None is left to it."""
 
     def opened() -> Backend:
         from sentsmith.llm.opening import open_backend
 
-        return open_backend(llm, **options)
+        return open_backend(llm, **{name: value for name, value in options.items() if value is not None})
 
     return opened
+
+
+def refuse(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options, by their parameters' names, that stand on the command line though they would do nothing.
+
+    Raises:
+        SettingsError: One of them was given.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise SettingsError(f"--{name.replace('_', '-')} {why}")
 
 
 def price_of(price_in: float | None, price_out: float | None) -> Price | None:
@@ -104,7 +132,9 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
         f"{estimate.requests:,} requests ({estimate.known:,} more are in the ledger already)",
         f"about {estimate.prompt_tokens:,} prompt tokens",
         f"{at_most}{estimate.answer_tokens:,} answer tokens",
-        "time unknown" if estimate.seconds is None else f"about {estimate.seconds:,.0f} s",
+        "time unknown (the ledger has no such answers yet)"
+        if estimate.seconds is None
+        else f"about {estimate.seconds:,.0f} s",
     ]
     if estimate.money is not None:
         parts.append(f"{at_most}{estimate.money:,.2f} at these prices")
@@ -120,21 +150,39 @@ def as_json_of(tally: Tally, outcome: Outcome | None, files: Beside) -> dict[str
         "quarantine": str(files.quarantine) if tally.quarantined else None,
     }
     if outcome is not None:
-        names = ("asked", "skipped", "prompt_tokens", "answer_tokens", "seconds", "money", "stopped")
-        result |= {name: getattr(outcome, name) for name in names} | {"ledger": str(files.ledger)}
+        result |= outcome_as_json(outcome) | {"ledger": str(files.ledger)}
     return result
+
+
+def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
+    """Return what was asked as JSON can hold it."""
+    names = ("asked", "skipped", "prompt_tokens", "answer_tokens", "seconds", "money", "stopped")
+    return {name: getattr(outcome, name) for name in names}
 
 
 def say_rest(tally: Tally, outcome: Outcome | None, files: Beside) -> None:
     """Print what was left out and why, what is still to be asked, and what was asked."""
     if tally.quarantined:
+        from sentsmith.llm.outputs import asks_again
+
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in tally.reasons.most_common())
-        console.say(f"{files.quarantine}: {tally.quarantined:,} rows left out ({reasons})")
+        lost = f". {asks_again(tally.lost)}" if tally.lost else ""
+        console.say(f"{files.quarantine}: {tally.quarantined:,} rows left out ({reasons}){lost}")
     if tally.pending:
-        console.say(f"the budget is used up, {tally.pending:,} rows are still to be asked: run the same command again")
+        say_stopped(f"{tally.pending:,} rows")
     if outcome is not None:
-        money = "" if outcome.money is None else f", {outcome.money:,.2f} at these prices"
-        console.say(
-            f"{outcome.asked:,} questions asked, {outcome.skipped:,} answered before; {outcome.prompt_tokens:,} prompt "
-            f"and {outcome.answer_tokens:,} answer tokens, {outcome.seconds:,.0f} s{money}"
-        )
+        say_asked(outcome)
+
+
+def say_stopped(pending: str) -> None:
+    """Print that the budget ended before so many rows were asked."""
+    console.say(f"the budget is used up, {pending} are still to be asked: run the same command again")
+
+
+def say_asked(outcome: Outcome) -> None:
+    """Print what was asked in this run."""
+    money = "" if outcome.money is None else f", {outcome.money:,.2f} at these prices"
+    console.say(
+        f"{outcome.asked:,} questions asked, {outcome.skipped:,} answered before; {outcome.prompt_tokens:,} prompt "
+        f"and {outcome.answer_tokens:,} answer tokens, {outcome.seconds:,.0f} s{money}"
+    )

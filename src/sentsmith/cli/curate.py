@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sentsmith.cli import asking, console
+from sentsmith.errors import SentsmithError, SettingsError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from sentsmith.encoders.protocol import Encoder
+    from sentsmith.methods.multicsr.scoring import Curated
 
 # The paper's Table 6 names whole numbers; the picture has the steps between them too.
 _STEP = 0.5
 
 
 def curate(
+    context: typer.Context,
     triplets: Annotated[str, typer.Argument(help="Triplets: a file or a folder, with or without scores.")],
     out: Annotated[str, typer.Argument(help="What to write: .parquet, .jsonl, .csv or .tsv, also with .gz.")],
     *,
@@ -50,7 +53,7 @@ def curate(
     concurrency: asking.Concurrency = 16,
     timeout: asking.Timeout = 60.0,
     attempts: asking.Attempts = 6,
-    key_env: asking.KeyEnv = "OPENAI_API_KEY",
+    key_env: asking.KeyEnv = None,
     overwrite: asking.Overwrite = False,
     quiet: console.Quiet = False,
     as_json: console.Json = False,
@@ -58,12 +61,12 @@ def curate(
     """Score triplets and keep the good ones; show how many each threshold keeps."""
     console.start(quiet=quiet)
     from sentsmith import settings
-    from sentsmith.errors import SentsmithError, SettingsError
     from sentsmith.llm.outputs import beside
     from sentsmith.methods.multicsr import scoring
     from sentsmith.methods.multicsr.curation import CurationSettings, kept_by_threshold, thresholds
-    from sentsmith.report.curation import draw
+    from sentsmith.methods.multicsr.scored import open_scorer
 
+    _refuse_idle(context, llm, scorer)
     values = {
         "alpha": alpha,
         "beta": beta,
@@ -80,9 +83,7 @@ def curate(
     price, most = asking.price_of(price_in, price_out), asking.budget_of(budget)
     options = {"device": device, "batch": batch, "concurrency": concurrency, "timeout": timeout, "attempts": attempts}
     backend = None if llm is None else asking.opener(llm, **options, key_env=key_env)
-    if dry_run:
-        if backend is None:
-            raise SettingsError("--dry-run estimates what a language model is asked; give --llm SPEC")
+    if dry_run and backend is not None:
         found = scoring.estimate_scores(triplets, out, backend, chosen, ledger=ledger, price=price)
         asking.show_estimate(found, as_json=as_json)
         return
@@ -92,7 +93,7 @@ def curate(
             out,
             chosen,
             backend=backend,
-            scorer=None if scorer is None else _encoder(scorer, device),
+            scorer=None if scorer is None else partial(open_scorer, scorer, device=device),
             ledger=ledger,
             budget=most,
             price=price,
@@ -104,47 +105,56 @@ def curate(
     steps = thresholds(_STEP)
     counts = kept_by_threshold(done.positive_scores, done.negative_scores, steps=steps, settings=chosen)
     rule = "the released code's rule" if chosen.swap_and_neq else f"γ = {gamma:g}"
-    pictures = (
-        draw(done.positive_scores, done.negative_scores, counts, thresholds=steps, rule=rule, output=out)
-        if done.positive_scores
-        else []
-    )
+    pictures = _pictures(done, counts, steps, rule, out)
     files, tally = beside(out, ledger), done.tally
     if as_json:
         result: dict[str, Any] = {
-            "output": out,
+            "output": out if done.kept else None,
             "triplets": tally.rows,
             "scored": tally.complete,
             "kept": done.kept,
             "swapped": done.swapped,
             **asking.as_json_of(tally, done.outcome, files),
-            "scores": str(done.scores),
+            "scores": str(done.scores) if done.positive_scores else None,
             "thresholds": {"alpha": steps, "beta": steps, "kept": counts.tolist()},
-            "pictures": [str(path) for path in pictures],
+            "pictures": pictures,
         }
         console.show_json(result)
     else:
-        _show_counts(steps, counts, rule)
-        swapped = f", {done.swapped:,} of them with positive and negative exchanged" if done.swapped else ""
-        console.say(f"{out}: {done.kept:,} of {tally.complete:,} scored triplets kept{swapped}; scores: {done.scores}")
+        if done.positive_scores:
+            _show_counts(steps, counts, rule)
+            swapped = f", {done.swapped:,} of them with positive and negative exchanged" if done.swapped else ""
+            kept = f"{done.kept:,} of {tally.complete:,} scored triplets kept{swapped}"
+            console.say(f"{out}: {kept}; scores: {done.scores}")
+        else:
+            console.say(f"{out}: nothing written yet, none of {tally.rows:,} triplets has its scores")
         for path in pictures:
             console.say(f"picture: {path}")
         asking.say_rest(tally, done.outcome, files)
     if done.positive_scores and not done.kept:
+        what = f"{out}, which an earlier run wrote, was removed" if done.removed else f"{out} was not written"
         raise SentsmithError(
-            f"none of {tally.complete} triplets is kept by these thresholds, so {out} was not written; {done.scores} "
-            "holds the scores: curate it with others"
+            f"none of {tally.complete} triplets is kept by these thresholds, so {what}; {done.scores} holds the "
+            "scores: curate it with others"
         )
 
 
-def _encoder(name: str, device: str | None) -> Any:
-    def opened() -> Encoder:
-        from sentsmith.encoders.embedding import as_encoder
-        from sentsmith.encoders.loading import load
+def _refuse_idle(context: typer.Context, llm: str | None, scorer: str | None) -> None:
+    if llm is not None and scorer is not None:
+        raise SettingsError("--llm and --scorer are both to score; give --llm or --scorer")
+    if llm is None:
+        asking.refuse(context, asking.OF_A_LLM, "is for a language model: give --llm SPEC, or leave it out")
+    if llm is None and scorer is None:
+        asking.refuse(context, ("device",), "is for a model that scores: give --llm or --scorer, or leave it out")
 
-        return as_encoder(load(name, device=device))
 
-    return opened
+def _pictures(done: Curated, counts: NDArray[Any], steps: list[float], rule: str, out: str) -> list[str]:
+    if not done.positive_scores:
+        return []
+    from sentsmith.report.curation import draw
+
+    first, second = done.positive_scores, done.negative_scores
+    return [str(path) for path in draw(first, second, counts, thresholds=steps, rule=rule, output=out)]
 
 
 def _show_counts(steps: list[float], counts: NDArray[Any], rule: str) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sentsmith.cli import asking, console
 from sentsmith.errors import SettingsError
 
+if TYPE_CHECKING:
+    from sentsmith.methods.multicsr.direct import Direct
+
+
+# The options of other language models' jobs that this one has not: it decodes greedily.
+_OF_A_LLM = tuple(name for name in asking.OF_A_LLM if name not in ("seed", "temperature", "top_p"))
+
 
 def evaluate(
+    context: typer.Context,
     models: Annotated[
         list[str] | None, typer.Argument(metavar="MODEL", help="Folders, hub names, or minilm; none with --llm.")
     ] = None,
@@ -38,73 +45,77 @@ def evaluate(
         typer.Option(help="With diagnostics: the length of the sentence whose cost is counted; 32 if not given."),
     ] = None,
     llm: Annotated[
-        str | None, typer.Option(help=f"{asking.SPEC} It scores the pairs of sts or sts-dev, in place of MODEL.")
-    ] = None,
-    prompts: Annotated[
         str | None,
         typer.Option(
-            help="With --llm: prompt file (YAML), or one that ships: multicsr (if not given), score-examples, "
-            "nli-lm-8m."
+            help=f"{asking.SPEC} It scores the pairs of sts or sts-dev in place of MODEL; --prompts to --key-env are "
+            "for it."
         ),
     ] = None,
+    prompts: asking.Prompts = "multicsr",
+    max_new_tokens: asking.MaxNewTokens = 16,
     ledger: Annotated[
-        Path | None, typer.Option(help="With --llm: where answers are kept; OUTPUT/ledger.sqlite if not given.")
+        Path | None, typer.Option(help="Where answers are kept; OUTPUT/ledger.sqlite if not given.")
     ] = None,
-    retry_quarantined: Annotated[
-        bool, typer.Option("--retry-quarantined", help="With --llm: ask again what an earlier run got no score for.")
-    ] = False,
-    batch: Annotated[int | None, typer.Option(min=1, help="With a local --llm: prompts answered together.")] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="With an endpoint: requests under way at a time; 16 if not given.")
-    ] = None,
-    key_env: Annotated[
-        str | None,
-        typer.Option(help="With an endpoint: environment variable of the key; OPENAI_API_KEY if not given."),
-    ] = None,
+    budget: asking.BudgetOption = None,
+    price_in: asking.PriceIn = None,
+    price_out: asking.PriceOut = None,
+    dry_run: asking.DryRun = False,
+    retry_quarantined: asking.RetryQuarantined = False,
+    device: asking.Device = None,
+    batch: asking.Batch = None,
+    concurrency: asking.Concurrency = 16,
+    timeout: asking.Timeout = 60.0,
+    attempts: asking.Attempts = 6,
+    key_env: asking.KeyEnv = None,
     quiet: console.Quiet = False,
     as_json: console.Json = False,
 ) -> None:
     """Measure models on STS12-16, STS-B, SICK-R, the transfer tasks, bitext; diagnose them; write results.json."""
     console.start(quiet=quiet)
     suites = [name.strip() for name in suite.split(",") if name.strip()]
-    options = {"batch": batch, "concurrency": concurrency, "key_env": key_env}
-    with_llm = {"prompts": prompts, "ledger": ledger, "retry_quarantined": retry_quarantined or None, **options}
     if llm is None:
-        _refuse(with_llm, "asks a language model: give --llm SPEC in place of MODEL, or leave it out")
+        why = "is for a language model: give --llm SPEC in place of MODEL, or leave it out"
+        asking.refuse(context, (*_OF_A_LLM, "device"), why)
         if not models:
             raise SettingsError("nothing to measure: give a MODEL (a folder, a hub name, or minilm), or --llm SPEC")
         _measure(models, suites, data_dir, output, sentence=sentence, tokens=tokens, as_json=as_json)
         return
     if models:
         raise SettingsError(f"--llm and {' '.join(models)}: measure one or the other, a language model or MODEL")
-    _refuse({"sentence": sentence, "tokens": tokens}, "is for the suite diagnostics, which --llm has not")
-    from sentsmith.evaluation.suite import table
-    from sentsmith.methods.multicsr.direct import evaluate_directly, unreadable_lines
+    asking.refuse(context, ("sentence", "tokens"), "is for the suite diagnostics, which --llm has not")
+    from sentsmith.methods.multicsr import direct
 
-    with console.progress("scoring", quiet=quiet, unit="pairs") as bar:
-        result = evaluate_directly(
-            asking.opener(llm, **{name: value for name, value in options.items() if value is not None}),
-            suites=suites,
-            data_dir=data_dir,
-            output=output,
-            prompts=prompts or "multicsr",
-            ledger=ledger,
-            retry_quarantined=retry_quarantined,
-            advance=bar,
-            expect=bar.expect,
-        )
-    if as_json:
-        console.show_json(result)
+    price, most = asking.price_of(price_in, price_out), asking.budget_of(budget)
+    options = {"device": device, "batch": batch, "concurrency": concurrency, "timeout": timeout, "attempts": attempts}
+    backend = asking.opener(llm, **options, key_env=key_env)
+    shared: dict[str, Any] = {"suites": suites, "data_dir": data_dir, "output": output, "prompts": prompts}
+    shared |= {"max_new_tokens": max_new_tokens, "ledger": ledger, "price": price}
+    if dry_run:
+        asking.show_estimate(direct.estimate_directly(backend, **shared), as_json=as_json)
         return
-    console.show_table("Spearman of the model's own scores, times 100", *table([result]))
-    for line in unreadable_lines(result):
-        console.say(line)
+    with console.progress("scoring", quiet=quiet, unit="pairs") as bar:
+        done = direct.evaluate_directly(
+            backend, **shared, budget=most, retry_quarantined=retry_quarantined, advance=bar, expect=bar.expect
+        )
+    _show(done, as_json=as_json)
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise SettingsError(f"--{name.replace('_', '-')} {why}")
+def _show(done: Direct, *, as_json: bool) -> None:
+    from sentsmith.evaluation.suite import table
+    from sentsmith.methods.multicsr.direct import unreadable_lines
+
+    if as_json:
+        stopped = {"pairs": done.pairs, "pending": done.pending, **asking.outcome_as_json(done.outcome)}
+        console.show_json(stopped if done.result is None else done.result)
+        return
+    if done.result is None:
+        asking.say_stopped(f"{done.pending:,} of {done.pairs:,} pairs")
+        console.say("no results.json yet: it needs all pairs")
+    else:
+        console.show_table("Spearman of the model's own scores, times 100", *table([done.result]))
+        for line in unreadable_lines(done.result):
+            console.say(line)
+    asking.say_asked(done.outcome)
 
 
 def _measure(

@@ -56,7 +56,7 @@ def triplets(
     concurrency: asking.Concurrency = 16,
     timeout: asking.Timeout = 60.0,
     attempts: asking.Attempts = 6,
-    key_env: asking.KeyEnv = "OPENAI_API_KEY",
+    key_env: asking.KeyEnv = None,
     overwrite: asking.Overwrite = False,
     quiet: console.Quiet = False,
     as_json: console.Json = False,
@@ -121,9 +121,14 @@ def triplets(
     tally, files = done.tally, beside(out, ledger)
     if as_json:
         counts = {"sentences": tally.rows, "triplets": tally.complete}
-        console.show_json({"output": out, **counts, **asking.as_json_of(tally, done.outcome, files)})
+        console.show_json(
+            {"output": out if tally.complete else None, **counts, **asking.as_json_of(tally, done.outcome, files)}
+        )
         return
-    console.say(f"{out}: {tally.complete:,} triplets of {tally.rows:,} sentences")
+    if tally.complete:
+        console.say(f"{out}: {tally.complete:,} triplets of {tally.rows:,} sentences")
+    else:
+        console.say(f"{out}: nothing written yet, none of {tally.rows:,} sentences has its triplet")
     asking.say_rest(tally, done.outcome, files)
 
 

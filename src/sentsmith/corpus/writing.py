@@ -17,7 +17,7 @@ from typing import IO, Any, TextIO, cast
 from sentsmith.corpus.formats import KINDS, kind_of
 from sentsmith.corpus.lines import STDIN
 from sentsmith.errors import InputError
-from sentsmith.files import atomic_path
+from sentsmith.files import atomic_path, make_folder
 
 _BATCH = 4096
 
@@ -34,6 +34,33 @@ def check_writable(path: str | Path) -> str:
     if kind is None:
         raise InputError(f"is of an unknown kind; writable are {', '.join(KINDS)}, each also with .gz", path=path)
     return kind
+
+
+def new_table(output: str | Path, *, source: str | Path | None = None, replace: bool = False) -> Path:
+    """Return the path of a table of several columns that can be written; a folder for it is made.
+
+    Args:
+        output: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``, also with ``.gz``.
+        source: What is read, a file or a folder; None or ``-`` is nothing on disk.
+        replace: Whether one that exists may be replaced.
+
+    Raises:
+        InputError: Another suffix, a folder, the source itself or in it, or it exists and may not be replaced.
+    """
+    target = Path(output)
+    if check_writable(output) == ".txt":
+        raise InputError("a .txt file holds one column; write .jsonl, .csv, .tsv or .parquet", path=target)
+    if target.is_dir():
+        raise InputError("is a folder; give the name of a file to write", path=target)
+    if source is not None and str(source) != STDIN:
+        read = Path(source).resolve()
+        if target.resolve() == read or read in target.resolve().parents:
+            # In the folder, the output (and what is unfinished of it) would count as data.
+            raise InputError(f"lies in {source}, which is read; write it somewhere else", path=target)
+    if target.exists() and not replace:
+        raise InputError("exists; give another name, or --overwrite", path=target)
+    make_folder(target.parent)
+    return target
 
 
 def write_rows(path: str | Path, rows: Rows, *, columns: Sequence[str], header: bool = True, schema: Any = None) -> int:

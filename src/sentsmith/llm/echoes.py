@@ -19,13 +19,12 @@ from typing import Any
 
 from sentsmith import __version__
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.lines import STDIN, label
 from sentsmith.corpus.normalising import normal_form
 from sentsmith.corpus.reading import read_sentences, rereadable
 from sentsmith.corpus.rows import Translation, as_dict
-from sentsmith.corpus.writing import check_writable, write_rows
+from sentsmith.corpus.writing import new_table, write_rows
 from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.files import make_folder, sha256
+from sentsmith.files import sha256
 from sentsmith.llm.translation import MarianTranslator, Translator, model_folder, model_names
 
 logger = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ def translate_path(
     names = model_names(spec)
     if limit is not None and limit < 1:
         raise SettingsError(f"limit {limit}: must be at least 1")
-    target = _checked_output(output, overwrite=overwrite, source=sentences)
+    target = new_table(output, source=sentences, replace=overwrite)
     with rereadable(sentences, target) as path:
         folders = [model_folder(name) for name in names]
         key = {
@@ -140,7 +139,7 @@ def write_echoes(
         InputError: The output exists or cannot be written, or there is no sentence.
         SentsmithError: No sentence has an echo of its own.
     """
-    target = _checked_output(output, overwrite=overwrite)
+    target = new_table(output, replace=overwrite)
     part = target.with_name(target.name + ".part")
     rows, size = _done(part, key)
     stream = iter(sentences)
@@ -172,23 +171,6 @@ def write_echoes(
 
 class _NoEchoError(SentsmithError):
     """No sentence has an echo of its own."""
-
-
-def _checked_output(output: str | Path, *, overwrite: bool, source: str | Path | None = None) -> Path:
-    target = Path(output)
-    if check_writable(output) == ".txt":
-        raise InputError("a .txt file holds one column; write .jsonl, .csv, .tsv or .parquet", path=target)
-    if target.is_dir():
-        raise InputError("is a folder; give the name of a file to write", path=target)
-    if source is not None and str(source) != STDIN:
-        read = Path(source).resolve()
-        if target.resolve() == read or read in target.resolve().parents:
-            # In the folder, the unfinished output would count as data, and nothing could be taken up again.
-            raise InputError(f"lies in {label(source)}, which is read; write it somewhere else", path=target)
-    if target.exists() and not overwrite:
-        raise InputError("exists; give another name, or --overwrite", path=target)
-    make_folder(target.parent)
-    return target
 
 
 def _done(part: Path, key: dict[str, Any]) -> tuple[int, int]:

@@ -17,10 +17,8 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from sentsmith.corpus.lines import STDIN, label
-from sentsmith.corpus.writing import check_writable
-from sentsmith.errors import InputError
-from sentsmith.files import atomic_path, make_folder, write_json
+from sentsmith.corpus.writing import new_table
+from sentsmith.files import atomic_path, write_json
 from sentsmith.llm.backend import Decoding
 from sentsmith.llm.ledger import Ledger, Record, kind_of
 from sentsmith.llm.parsing import TOO_SHORT_OR_LONG
@@ -73,16 +71,17 @@ def beside(output: str | Path, ledger: str | Path | None = None) -> Beside:
 
 
 def checked_output(
-    output: str | Path, source: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
+    output: str | Path, source: str | Path, job: str, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> Beside:
     """Return the files of an output that can be written; a folder for it is made.
 
-    An output may be written again, without ``overwrite``, where the ledger that it came from is there: its own, or the
-    one that its record names. What was paid for is in the ledger.
+    An output may be written again, without ``overwrite``, where its record says that this job made it
+    (:func:`made_by`). What was paid for is in the ledger.
 
     Args:
         output: ``.jsonl``, ``.csv``, ``.tsv`` or ``.parquet``, also with ``.gz``.
         source: What is read.
+        job: What the record calls this job.
         ledger: Another ledger than ``OUT.ledger.sqlite``.
         overwrite: Replace any file.
 
@@ -90,30 +89,27 @@ def checked_output(
         InputError: Another suffix, a folder, the source itself or in it, or a file that is not this job's to replace.
     """
     files = beside(output, ledger)
-    target = files.output
-    if check_writable(output) == ".txt":
-        raise InputError("a .txt file holds one column; write .jsonl, .csv, .tsv or .parquet", path=target)
-    if target.is_dir():
-        raise InputError("is a folder; give the name of a file to write", path=target)
-    if str(source) != STDIN:
-        read = Path(source).resolve()
-        if target.resolve() == read or read in target.resolve().parents:
-            raise InputError(f"lies in {label(source)}, which is read; write it somewhere else", path=target)
-    if target.exists() and not overwrite and not _made_from(files):
-        raise InputError("exists; give another name, or --overwrite", path=target)
-    make_folder(target.parent)
+    new_table(output, source=source, replace=overwrite or made_by(job, files))
     return files
 
 
-def _made_from(files: Beside) -> bool:
-    if not files.ledger.exists():
-        return False
+def made_by(job: str, files: Beside) -> bool:
+    """Tell whether the output's record says that this job wrote it, from this ledger or from none."""
+    record = read_record(job, files)
+    return record is not None and bool(record.get("written", False))
+
+
+def read_record(job: str, files: Beside) -> dict[str, Any] | None:
+    """Return the record of this job, where it asked this ledger or none; None where there is no such record."""
     try:
         record = json.loads(files.record.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        record = None
-    named = record.get("ledger") if isinstance(record, dict) else None
-    return files.ledger == beside(files.output).ledger or named == str(files.ledger)
+        return None
+    if not isinstance(record, dict) or record.get("job") != job:
+        return None
+    named = record.get("ledger")
+    same = named is None or (isinstance(named, str) and Path(named).resolve() == files.ledger.resolve())
+    return record if same else None
 
 
 @dataclass(slots=True)
@@ -125,6 +121,7 @@ class Tally:
         complete: All their questions have an answer.
         quarantined: A question of theirs has no answer that can be read, for good.
         pending: Still to be asked (a budget was reached).
+        lost: Of those in quarantine: because no answer came at all to one of their questions.
         reasons: Why, over the questions in quarantine.
     """
 
@@ -132,7 +129,24 @@ class Tally:
     complete: int = 0
     quarantined: int = 0
     pending: int = 0
+    lost: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
+
+    def why_none(self, files: Beside) -> str:
+        """Return why no row at all is complete, in the most frequent reasons, and what to do about it."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.most_common(3))
+        return f"({reasons}); {files.quarantine} holds the answers. {advice(self.quarantined, self.lost)}"
+
+
+def advice(unreadable: int, lost: int) -> str:
+    """Return what to do where not one answer could be read; so many of them were lost, and never came."""
+    advices = [] if lost == unreadable else ["Does the model follow these prompts?"]
+    return " ".join(advices + ([asks_again(lost)] if lost else []))
+
+
+def asks_again(lost: int) -> str:
+    """Return what to do about so many rows, or questions, that were lost."""
+    return f"No answer came to {lost:,} of them: --retry-quarantined asks again"
 
 
 Asked = Mapping[str, Question]
@@ -166,13 +180,16 @@ def complete_rows(
             answers: dict[str, str | float] = {}
             reasons: dict[str, str] = {}
             for name, record in records.items():
-                if record is not None and record.state != "retry":
-                    try:
-                        answers[name] = _read(record, questions[name])
-                    except Unreadable as error:
-                        reasons[name] = str(error)
+                try:
+                    answer = answer_of(record, questions[name])
+                except Unreadable as error:
+                    reasons[name] = str(error)
+                else:
+                    if answer is not None:
+                        answers[name] = answer
             if reasons:
                 tally.quarantined += 1
+                tally.lost += any(record is not None and was_lost(record) for record in records.values())
                 tally.reasons.update(f"{name}: {kind_of(reason)}" for name, reason in reasons.items())
                 left_out(
                     {
@@ -189,11 +206,23 @@ def complete_rows(
                 yield row, answers
 
 
-def _read(record: Record, question: Question) -> str | float:
+def answer_of(record: Record | None, question: Question) -> str | float | None:
+    """Return what an answer in the ledger says; None where the question is still to be asked.
+
+    Raises:
+        Unreadable: It is in quarantine, with this reason.
+    """
+    if record is None or record.state == "retry":
+        return None
     # Read once more: how long a sentence may be is not part of the request, and may have changed since.
     if record.state == "quarantined" and record.reason not in TOO_SHORT_OR_LONG:
         raise Unreadable(record.reason or "")
     return question.parse(record.answer)
+
+
+def was_lost(record: Record) -> bool:
+    """Tell whether a question is in quarantine though no answer ever came that could be unreadable."""
+    return record.state == "quarantined" and record.attempts == 0
 
 
 @contextlib.contextmanager
@@ -211,12 +240,24 @@ def _quarantine(path: Path) -> Iterator[Any]:
         path.unlink()
 
 
-def write_record(files: Beside, job: str, facts: Mapping[str, Any], tally: Tally) -> None:
+def write_record(
+    files: Beside, job: str, facts: Mapping[str, Any], tally: Tally, *, asks: bool = True, written: bool = True
+) -> None:
     """Write ``OUT.record.json``: the job, its facts, the ledger, what became of the rows, the versions.
 
     Written before the output, so that an output of ours is known as such even if the job ends between the two.
+
+    Args:
+        files: Those of the output.
+        job: Its name.
+        facts: What it was done from and with.
+        tally: What became of the rows.
+        asks: Whether a language model was asked; without one there is no ledger.
+        written: Whether the output is this job's; nothing may be worth writing.
     """
     counts = asdict(tally) | {"reasons": dict(tally.reasons.most_common())}
+    ledger = str(files.ledger) if asks else None
     write_json(
-        files.record, {"job": job, **facts, "ledger": str(files.ledger), "counts": counts, "versions": versions()}
+        files.record,
+        {"job": job, **facts, "ledger": ledger, "written": written, "counts": counts, "versions": versions()},
     )

@@ -13,6 +13,7 @@ from sentsmith.llm.questions import Unreadable
 from sentsmith.settings import Settings
 
 _SCORE = re.compile(r"[0-9](\.[0-9])?")
+_HIGHEST = 5.0
 TOO_SHORT_OR_LONG = ("too short", "too long")
 """The reasons that depend on :class:`LengthBounds`."""
 
@@ -76,12 +77,11 @@ def read_sentence(answer: str, given: str, bounds: LengthBounds) -> str:
     return line
 
 
-def read_score(answer: str, *, highest: float = 5.0) -> float:
+def read_score(answer: str) -> float:
     """Return the score of an answer: ``d`` or ``d.d`` from 0 to 5 and nothing beside it.
 
     Args:
         answer: The raw answer.
-        highest: 5.9 reads what MultiCSR's released code reads, whose pattern lets 5.1 … 5.9 pass.
 
     Raises:
         Unreadable: ``no score`` (anything else, also ``4.50``), ``score above 5``.
@@ -89,6 +89,6 @@ def read_score(answer: str, *, highest: float = 5.0) -> float:
     text = answer.strip()
     if not _SCORE.fullmatch(text):
         raise Unreadable("no score")
-    if float(text) > highest:
+    if float(text) > _HIGHEST:
         raise Unreadable("score above 5")
     return float(text)

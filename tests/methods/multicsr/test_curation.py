@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,19 +12,21 @@ from hypothesis import strategies as st
 from sentsmith.corpus.reading import read_rows
 from sentsmith.corpus.rows import Triplet
 from sentsmith.errors import InputError, SentsmithError, SettingsError
+from sentsmith.llm.backend import Answer
 from sentsmith.llm.outputs import beside
+from sentsmith.llm.parsing import read_score
 from sentsmith.llm.questions import Unreadable
 from sentsmith.llm.spending import Budget
-from sentsmith.methods.multicsr import scoring
+from sentsmith.methods.multicsr import scored, scoring
 from sentsmith.methods.multicsr.curation import (
     CurationSettings,
     accept,
     kept_by_threshold,
-    parse_score,
     swap_and_neq,
     thresholds,
     verdict,
 )
+from sentsmith.settings import keys_of
 
 # The worked numbers of the method's description.
 PAIRS = [
@@ -53,9 +57,9 @@ KEEP = [True, False, False, True, False, False, False, False, False, False]
 COMPAT = ["keep", "drop", "keep", "keep", "drop", "drop", "keep_swapped", "keep", "drop", "drop"]
 
 
-def parsed(text, **options):
+def parsed(text):
     try:
-        return parse_score(text, **options)
+        return read_score(text)
     except Unreadable:
         return None
 
@@ -71,7 +75,9 @@ def test_acceptance_of_the_vector(pair, kept):
 
 @pytest.mark.parametrize(("pair", "decision"), list(zip(PAIRS, COMPAT, strict=True)))
 def test_the_released_rule_of_the_vector(pair, decision):
-    scores = [parsed(text, highest=5.9) for text in pair]
+    # The released code's pattern lets 5.1 to 5.9 pass, and so keeps this pair; to us "5.9" is no score.
+    decision = "drop" if pair == ("5.9", "0.0") else decision
+    scores = [parsed(text) for text in pair]
     assert (swap_and_neq(*scores, alpha=3, beta=3) if None not in scores else "drop") == decision
 
 
@@ -87,7 +93,7 @@ SCORE = st.integers(0, 50).map(lambda tenths: tenths / 10)
 @given(st.lists(st.tuples(SCORE, SCORE), max_size=20), st.sampled_from([-1.0, 0.0, 0.7, 1.0, 2.5]), st.booleans())
 def test_the_table_counts_what_the_rule_keeps(pairs, gamma, swap):
     steps = thresholds(1.0)
-    shared = {"gamma": gamma, "swap_and_neq": swap}
+    shared = {"swap_and_neq": True} if swap else {"gamma": gamma}
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
     counts = kept_by_threshold(first, second, steps=steps, settings=CurationSettings(**shared))
     for row, alpha in enumerate(steps):
@@ -179,10 +185,28 @@ def test_scores_that_are_there_ask_nobody(triplet_file, judge, tmp_path):
 
 
 def test_nothing_kept_leaves_no_output(triplet_file, judge, tmp_path):
-    done = scoring.curate(triplet_file, tmp_path / "o.parquet", CurationSettings(alpha=5), backend=lambda: judge)
-    assert (done.kept, len(done.positive_scores)) == (0, 3)
-    assert not (tmp_path / "o.parquet").exists()
-    assert scoring.scores_file(tmp_path / "o.parquet").exists()
+    out = tmp_path / "o.parquet"
+    done = scoring.curate(triplet_file, out, CurationSettings(alpha=5), backend=lambda: judge)
+    assert (done.kept, len(done.positive_scores), done.removed) == (0, 3, False)
+    assert not out.exists()
+    assert scoring.scores_file(out).exists()
+    # The scores are this job's own, though there is no output: other thresholds go on from there.
+    scoring.curate(triplet_file, out, backend=lambda: judge)
+    assert read(out) == [ONE, THREE]
+    # An output of those thresholds would pass for one of these: it goes.
+    done = scoring.curate(triplet_file, out, CurationSettings(alpha=5), backend=lambda: judge)
+    assert (done.kept, done.removed, out.exists()) == (0, True, False)
+
+
+def test_nothing_kept_leaves_an_output_of_somebody_else(triplet_file, judge, tmp_path):
+    out = tmp_path / "o.csv"
+    out.write_text("mine")
+    for _ in range(2):
+        # It might have been replaced, and was not: it is still somebody else's.
+        done = scoring.curate(triplet_file, out, CurationSettings(alpha=5), backend=lambda: judge, overwrite=True)
+        assert (done.kept, done.removed, out.read_text()) == (0, False, "mine")
+    with pytest.raises(InputError, match="exists; give another name, or --overwrite"):
+        scoring.curate(triplet_file, out, backend=lambda: judge)
 
 
 class Encoder:
@@ -194,20 +218,32 @@ class Encoder:
         return np.stack([np.cos(turned), np.sin(turned)], axis=1).astype(np.float32)
 
 
+def angles():
+    return scored.Scorer("angles", "0" * 64, Encoder())
+
+
 def test_cosines_score(triplet_file, tmp_path):
     out = tmp_path / "o.jsonl"
-    done = scoring.curate(triplet_file, out, scorer=Encoder)
+    done = scoring.curate(triplet_file, out, scorer=angles)
     assert list(done.positive_scores) == pytest.approx([4.0] * 4, abs=1e-5)
     assert list(done.negative_scores) == [0.0] * 4
     assert (done.kept, done.outcome) == (4, None)
     assert [row[:3] for row in read(out)] == [(f"a {w}", f"p {w}", f"n {w}") for w in ("one", "two", "three", "four")]
+    record = json.loads(beside(out).record.read_text())
+    assert record["scorer"] == {"name": "angles", "sha256": "0" * 64}
+    assert (record["ledger"], record["kept"], record["counts"]["complete"]) == (None, 4, 4)
+    assert not beside(out).ledger.exists()
+    # The same again needs no permission: the record says whose it is.
+    before = out.read_bytes()
+    scoring.curate(triplet_file, out, scorer=angles)
+    assert out.read_bytes() == before
 
 
 def test_cosines_come_block_by_block(monkeypatch):
     rows = [Triplet(f"a {number}", f"p {number}", f"n {number}") for number in range(7)]
-    monkeypatch.setattr(scoring, "_BLOCK", 3)
+    monkeypatch.setattr(scored, "_BLOCK", 3)
     advanced = []
-    found = list(scoring.by_cosine(rows, Encoder(), advance=advanced.append))
+    found = list(scored.by_cosine(rows, Encoder(), advance=advanced.append))
     assert [row.triplet for row in found] == rows
     assert advanced == [6, 6, 2]
 
@@ -240,7 +276,7 @@ def test_nothing_to_score_with(triplet_file, tmp_path):
     with pytest.raises(SettingsError, match=r"--llm SPEC .*--scorer MODEL .*OUT\.scores\.parquet"):
         scoring.curate(triplet_file, tmp_path / "o.parquet")
     with pytest.raises(SettingsError, match="give --llm or --scorer"):
-        scoring.curate(triplet_file, tmp_path / "o.parquet", backend=lambda: None, scorer=Encoder)
+        scoring.curate(triplet_file, tmp_path / "o.parquet", backend=lambda: None, scorer=angles)
 
 
 def test_no_answer_can_be_read(triplet_file, scripted, tmp_path):
@@ -287,3 +323,74 @@ def test_an_output_of_somebody_else_stays(triplet_file, judge, tmp_path):
     assert len(read(out)) == 2
     with pytest.raises(InputError, match="standard input"):
         scoring.curate("-", tmp_path / "x.csv", backend=lambda: judge)
+
+
+def test_scores_of_somebody_else_stay(triplet_file, judge, tmp_path):
+    out = tmp_path / "o.csv"
+    scores = scoring.scores_file(out)
+    scores.write_text("mine")
+    for how in ({"backend": lambda: judge}, {"scorer": angles}):
+        with pytest.raises(InputError, match=r"o\.csv\.scores\.parquet: exists, and is where the scores go"):
+            scoring.curate(triplet_file, out, **how)
+    assert (scores.read_text(), judge.seen) == ("mine", [])
+    scoring.curate(triplet_file, out, backend=lambda: judge, overwrite=True)
+    assert read(scores) == [ONE, TWO, THREE]
+
+
+def test_a_dry_run_makes_no_file_its_own(triplet_file, judge, tmp_path):
+    out = tmp_path / "o.csv"
+    scoring.estimate_scores(triplet_file, out, lambda: judge)
+    assert beside(out).ledger.exists()
+    out.write_text("mine")
+    with pytest.raises(InputError, match="exists; give another name, or --overwrite"):
+        scoring.curate(triplet_file, out, backend=lambda: judge)
+    assert out.read_text() == "mine"
+
+
+def test_what_was_lost_is_told_from_what_cannot_be_read(triplet_file, scripted, tmp_path):
+    def lost(prompt, decoding):
+        return Answer(
+            "", finished=False, prompt_tokens=0, answer_tokens=0, seconds=0.0, failure="timed out: 1 s", lost=True
+        )
+
+    out = tmp_path / "o.csv"
+    with pytest.raises(SentsmithError, match=r"8 .*: timed out|4 .*: timed out") as caught:
+        scoring.curate(triplet_file, out, backend=lambda: scripted(lost))
+    assert "No answer came to 4 of them: --retry-quarantined asks again" in str(caught.value)
+    assert "follow these prompts" not in str(caught.value)
+
+
+# setting → what both runs share, the change; what differs is what is asked, how, or what is written.
+MATTERS = {
+    "prompts": ({}, "score-examples"),
+    "seed": ({}, 4),
+    "max_new_tokens": ({}, 9),
+    "temperature": ({}, 0.5),
+    "top_p": ({"temperature": 0.5}, 0.9),
+    "limit": ({}, 1),
+    "alpha": ({}, 4.2),
+    "beta": ({}, 1.0),
+    "gamma": ({}, 2.0),
+    "swap_and_neq": ({}, True),
+}
+
+
+def test_every_setting_has_a_case():
+    assert set(MATTERS) == set(keys_of(CurationSettings))
+
+
+@pytest.mark.parametrize("name", MATTERS)
+def test_every_setting_matters(name, triplet_file, judge, tmp_path):
+    shared, changed = MATTERS[name]
+    found = []
+    for place, values in enumerate((shared, {**shared, name: changed})):
+        judge.seen.clear()
+        out = tmp_path / f"{place}.csv"
+        scoring.curate(triplet_file, out, CurationSettings(**values), backend=lambda: judge)
+        found.append((list(judge.seen), read(out)))
+    assert found[0] != found[1]
+
+
+def test_gamma_is_not_the_released_codes():
+    with pytest.raises(ValueError, match="gamma belongs to the paper's rule"):
+        CurationSettings(swap_and_neq=True, gamma=0.5)

@@ -6,15 +6,18 @@ import io
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from sentsmith.corpus.reading import read_rows, read_triplets
 from sentsmith.errors import InputError, SentsmithError, SettingsError
+from sentsmith.llm.backend import Answer
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.outputs import beside
 from sentsmith.llm.prompts import NOISES, load_prompts
 from sentsmith.llm.spending import Budget, Price
 from sentsmith.methods.multicsr.generation import WritingSettings, estimate_triplets, guidable, write_triplets
+from sentsmith.settings import keys_of, resolve
 
 PROMPTS = load_prompts("multicsr")
 SENTENCES = [f"A man number {number} walks in the park." for number in range(9)]
@@ -90,7 +93,7 @@ def test_guided_by_the_noise(here, scripted, omega, noise):
         assert (decoding.first_weight, decoding.second_weight, decoding.floor) == (1.0, -omega, 0.1)
 
 
-@pytest.mark.parametrize("settings", [{"omega": 0.0}, {"noise": "none"}, {"omega": -0.0, "noise": "masked"}])
+@pytest.mark.parametrize("settings", [{"omega": 0.0}, {"noise": "none"}, {"omega": -0.0, "noise": "none"}])
 def test_plain_generation_needs_no_logits(here, scripted, settings):
     def reply(prompt, decoding):
         assert prompt.against is None
@@ -233,11 +236,15 @@ def test_one_ledger_serves_several_outputs(here, scripted):
     write_triplets("s.txt", "a.parquet", lambda: model, ledger="all.sqlite")
     done = write_triplets("s.txt", "b.csv", lambda: model, WritingSettings(limit=4), ledger="all.sqlite")
     assert (done.outcome.asked, done.outcome.skipped, done.tally.complete) == (0, 8, 4)
-    # Written from that ledger, it may be written again; with another, it is somebody else's.
+    # Written from that ledger, it may be written again; with another, or by another job, it is somebody else's.
     write_triplets("s.txt", "b.csv", lambda: model, ledger="all.sqlite")
     assert list(read_rows("b.csv")) == TRIPLETS
     with pytest.raises(InputError, match=r"b\.csv: exists; give another name, or --overwrite"):
         write_triplets("s.txt", "b.csv", lambda: model, ledger="other.sqlite")
+    record = json.loads(beside("b.csv").record.read_text())
+    beside("b.csv").record.write_text(json.dumps(record | {"job": "curate"}))
+    with pytest.raises(InputError, match=r"b\.csv: exists; give another name, or --overwrite"):
+        write_triplets("s.txt", "b.csv", lambda: model, ledger="all.sqlite")
     with Ledger("all.sqlite") as ledger:
         assert ledger.counts() == {"parsed": 18}
 
@@ -253,6 +260,37 @@ def test_estimates_ask_an_endpoint_nothing(here, scripted):
     assert not (here / "o.parquet").exists()
 
 
+def test_a_dry_run_makes_no_file_its_own(here, scripted):
+    model = scripted(obedient)
+    estimate_triplets("s.txt", "o.csv", lambda: model)
+    assert beside("o.csv").ledger.exists()
+    (here / "o.csv").write_text("mine")
+    asked = len(model.seen)
+    with pytest.raises(InputError, match=r"o\.csv: exists; give another name, or --overwrite"):
+        write_triplets("s.txt", "o.csv", lambda: model)
+    assert ((here / "o.csv").read_text(), len(model.seen)) == ("mine", asked)
+
+
+def test_what_was_lost_is_told_from_what_cannot_be_read(here, scripted):
+    def lost(prompt, decoding):
+        return Answer("", finished=False, prompt_tokens=0, answer_tokens=0, seconds=0.0, failure="timed out", lost=True)
+
+    def partly(prompt, decoding):
+        return lost(prompt, decoding) if sentence_of(prompt) == SENTENCES[4] else obedient(prompt, decoding)
+
+    with pytest.raises(SentsmithError, match="none of 9 sentences gave a triplet") as caught:
+        write_triplets("s.txt", "o.csv", lambda: scripted(lost))
+    assert "No answer came to 9 of them: --retry-quarantined asks again" in str(caught.value)
+    assert "follow these prompts" not in str(caught.value)
+    done = write_triplets("s.txt", "p.csv", lambda: scripted(partly))
+    assert (done.tally.complete, done.tally.quarantined, done.tally.lost) == (8, 1, 1)
+    again = write_triplets("s.txt", "p.csv", lambda: scripted(obedient), retry_quarantined=True)
+    assert (again.outcome.asked, again.tally.lost) == (2, 0)
+    with pytest.raises(SentsmithError, match="Does the model follow these prompts") as caught:
+        write_triplets("s.txt", "q.csv", lambda: scripted(lambda *_: ""))
+    assert "--retry-quarantined" not in str(caught.value)
+
+
 def test_standard_input(here, scripted, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n\n".join(SENTENCES[:3]).encode())))
     write_triplets("-", "o.jsonl", lambda: scripted(obedient))
@@ -260,7 +298,26 @@ def test_standard_input(here, scripted, monkeypatch):
     assert "o.jsonl.stdin.txt" not in names(here)
 
 
-def test_demonstrations_take_the_place_of_the_examples(here, scripted, tiny_bert):
+class Alphabet:
+    """Vectors by the length of a text, or by its first letter: two encoders, two nearest premises."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def encode(self, sentences):
+        turned = [len(text) if self.name == "one" else ord(text[0]) for text in sentences]
+        return np.stack([np.cos(np.array(turned) / 50), np.sin(np.array(turned) / 50)], axis=1).astype(np.float32)
+
+
+@pytest.fixture
+def alphabet(monkeypatch):
+    """Let the names of encoders stand for :class:`Alphabet`."""
+    monkeypatch.setattr("sentsmith.encoders.loading.load", Alphabet)
+    monkeypatch.setattr("sentsmith.encoders.embedding.as_encoder", lambda model: model)
+
+
+@pytest.mark.usefixtures("alphabet")
+def test_demonstrations_take_the_place_of_the_examples(here, scripted):
     (here / "pool.csv").write_text(
         f"anchor,positive,negative\n{SENTENCES[0]},Gold yes.,Gold no.\nthe dog reads,yes dog,no dog\n"
     )
@@ -274,7 +331,7 @@ def test_demonstrations_take_the_place_of_the_examples(here, scripted, tiny_bert
         demonstrations=2,
         demonstration_threshold=-1.0,
         demonstration_pool="pool.csv",
-        demonstration_model=str(tiny_bert),
+        demonstration_model="one",
         limit=2,
     )
     write_triplets("s.txt", "o.jsonl", lambda: scripted(reply), settings)
@@ -286,8 +343,95 @@ def test_demonstrations_take_the_place_of_the_examples(here, scripted, tiny_bert
     assert own_no.text.count("no dog") == 1
     assert "Answer: Gold yes." in other_yes.text
     assert "ferry" not in other_yes.text
-    with pytest.raises(ValueError, match="need each other"):
-        WritingSettings(demonstrations=2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"demonstrations": 2}, "need each other"),
+        ({"demonstration_pool": "pool.csv"}, "need each other"),
+        ({"demonstration_threshold": 0.7}, "demonstration_threshold does nothing without demonstrations"),
+        ({"demonstration_model": "m"}, "demonstration_model does nothing without demonstrations"),
+        ({"omega": 0.0, "floor": 0.1}, "floor does nothing without omega other than 0, and a noise"),
+        ({"noise": "none", "floor": 0.1}, "floor does nothing without"),
+        ({"omega": 0.0, "noise": "masked"}, "noise does nothing without omega other than 0"),
+        ({"omega": 0.5, "noise": "none"}, "omega does nothing without noise"),
+    ],
+)
+def test_settings_that_would_do_nothing(values, message):
+    with pytest.raises(ValueError, match=message):
+        WritingSettings(**values)
+
+
+@pytest.mark.usefixtures("alphabet")
+def test_a_wrong_pool_is_told_before_the_model_is_opened(here):
+    (here / "pool.csv").write_text("anchor,positive\na,b\n")
+
+    def opened():
+        raise AssertionError("the model was opened")
+
+    settings = WritingSettings(demonstrations=2, demonstration_pool="pool.csv", demonstration_model="one")
+    with pytest.raises(InputError, match=r"pool\.csv"):
+        write_triplets("s.txt", "o.jsonl", opened, settings)
+
+
+SHOWN = {"demonstrations": 1, "demonstration_pool": "pool.csv", "demonstration_model": "one"}
+# setting → what both runs share, the change; what differs is what is asked, how, or what is written.
+MATTERS = {
+    "prompts": ({}, "nli-lm-8m"),
+    "seed": ({}, 5),
+    "max_new_tokens": ({}, 33),
+    "temperature": ({}, 0.5),
+    "top_p": ({"temperature": 0.5}, 0.9),
+    "limit": ({}, 3),
+    "omega": ({}, 0.6),
+    "noise": ({}, "masked"),
+    "floor": ({}, 0.1),
+    "length.min_characters": ({}, 30),
+    "length.max_characters": ({}, 16),
+    "length.min_ratio": ({}, 0.9),
+    "length.max_ratio": ({}, 0.45),
+    "column": ({"column": "first"}, "second"),
+    "demonstrations": (SHOWN, 2),
+    "demonstration_threshold": (SHOWN | {"demonstrations": 2}, 0.95),
+    "demonstration_pool": (SHOWN, "other.csv"),
+    "demonstration_model": (SHOWN, "two"),
+}
+
+
+def test_every_setting_has_a_case():
+    assert set(MATTERS) == set(keys_of(WritingSettings))
+
+
+@pytest.mark.usefixtures("alphabet")
+@pytest.mark.parametrize("name", MATTERS)
+def test_every_setting_matters(name, here, scripted):
+    (here / "pool.csv").write_text(
+        f"anchor,positive,negative\n{'B' * len(SENTENCES[0])},Gold yes.,Gold no.\nA dog,yes dog,no dog\n"
+    )
+    (here / "other.csv").write_text("anchor,positive,negative\nA cat,yes cat,no cat\n")
+    lines = [f"{sentence},{sentence[:-1]} now." for sentence in SENTENCES]
+    (here / "s.csv").write_text("first,second\n" + "\n".join(lines))
+    shared, changed = MATTERS[name]
+    key, _, leaf = name.partition(".")
+    found = []
+    for place, values in enumerate((shared, {**shared, key: {leaf: changed} if leaf else changed})):
+        asked = []
+
+        def reply(prompt, decoding, asked=asked):
+            asked.append((prompt, decoding))
+            return f"Somebody walks {'far ' * (len(prompt.text) % 3)}away."
+
+        out = f"{place}.csv"
+        settings = resolve(WritingSettings, {"column": "first"} | values)
+        try:
+            write_triplets("s.csv", out, lambda reply=reply: scripted(reply), settings)
+            rows = list(read_rows(out))
+        except SentsmithError as error:
+            assert "gave a triplet" in str(error)  # noqa: PT017
+            rows = []
+        found.append((asked, rows))
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize(

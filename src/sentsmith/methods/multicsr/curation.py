@@ -6,14 +6,13 @@ kept if ``a ≥ α``, ``b ≤ β`` and ``a ≥ b + γ``.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sentsmith.llm.outputs import AskingSettings
-from sentsmith.llm.parsing import read_score as parse_score
 
 # Scores have one decimal and binary floats do not: 3.3 ≥ 2.2 + 1.1 must hold.
 _ROUNDING = 1e-9
@@ -35,6 +34,12 @@ class CurationSettings(AskingSettings):
     )
     max_new_tokens: int = Field(default=16, ge=1, description="The longest answer, its end sign included")
 
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.swap_and_neq and self.gamma != type(self).model_fields["gamma"].default:
+            raise ValueError("gamma belongs to the paper's rule; swap_and_neq asks for no margin: give one of the two")
+        return self
+
 
 def accept(positive_score: float, negative_score: float, *, alpha: float, beta: float, gamma: float) -> bool:
     """Tell whether a triplet is kept: ``a ≥ α`` and ``b ≤ β`` and ``a ≥ b + γ`` (MultiCSR §3.2).
@@ -53,8 +58,8 @@ def swap_and_neq(positive_score: float, negative_score: float, *, alpha: float, 
     """Return what MultiCSR's released code does with a triplet.
 
     The higher score counts as the positive's; if it is the negative's, the two change places. The lower one must be 4
-    or less; then ``a ≥ α``, ``b ≤ β`` and ``a ≠ b``. (It also reads answers from 5.1 to 5.9: ``parse_score(text,
-    highest=5.9)``.)
+    or less; then ``a ≥ α``, ``b ≤ β`` and ``a ≠ b``. (That code also lets answers from 5.1 to 5.9 pass; here they are
+    no scores, and their triplets go to quarantine.)
     """
     high, low = max(positive_score, negative_score), min(positive_score, negative_score)
     if not (low <= _LOWER_AT_MOST and high >= alpha and low <= beta and high != low):
@@ -101,15 +106,3 @@ def kept_by_threshold(
     below = b[None, :] <= limits[:, None]
     counts: NDArray[np.int64] = above.astype(np.float64) @ below.T.astype(np.float64)
     return counts.astype(np.int64)
-
-
-__all__ = [
-    "CurationSettings",
-    "Verdict",
-    "accept",
-    "kept_by_threshold",
-    "parse_score",
-    "swap_and_neq",
-    "thresholds",
-    "verdict",
-]

@@ -26,11 +26,14 @@ from sentsmith.errors import SentsmithError, SettingsError
 from sentsmith.evaluation.sts import StsTask
 from sentsmith.evaluation.suite import SUITES, load_suites
 from sentsmith.files import make_folder, write_json
-from sentsmith.llm.answering import ask
+from sentsmith.llm.answering import Outcome, ask
 from sentsmith.llm.backend import Backend, Decoding
+from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger, kind_of
+from sentsmith.llm.outputs import advice, answer_of, asks_again, was_lost
 from sentsmith.llm.prompts import Prompts, load_prompts
-from sentsmith.llm.questions import Question, key_of
+from sentsmith.llm.questions import Question, Unreadable, key_of
+from sentsmith.llm.spending import Budget, Price
 from sentsmith.versions import versions
 
 logger = logging.getLogger(__name__)
@@ -39,8 +42,26 @@ TASK = "score"
 SCORED = ("sts", "sts-dev")
 """The suites that hold scored pairs."""
 LEDGER = "ledger.sqlite"
-_DECODING = Decoding(max_new_tokens=16)
+MAX_NEW_TOKENS = 16
+"""The longest answer, if nothing else is said; a score has four tokens at most, and some models talk around it."""
 _MIDDLE = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """What came of the pairs.
+
+    Attributes:
+        result: What stands in ``results.json``; None where the budget ended before all pairs were asked.
+        pairs: All of them.
+        pending: Those still to be asked.
+        outcome: What was asked in this run.
+    """
+
+    result: dict[str, Any] | None
+    pairs: int
+    pending: int
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +69,23 @@ class _Scores:
     """The scores of a task's pairs.
 
     Attributes:
-        predicted: float64 ``[n_k]`` for each subset k.
-        reasons: Why the pairs that have the mean have no score of their own.
+        predicted: float64 ``[n_k]`` for each subset k; NaN where there is no score.
+        reasons: Why pairs that were asked have no score.
+        lost: To how many of these no answer came at all.
+        pending: How many were not asked yet.
     """
 
     predicted: list[NDArray[np.float64]]
     reasons: Counter[str]
+    lost: int
+    pending: int
+
+    def filled(self) -> list[NDArray[np.float64]]:
+        """Return the scores, with the mean of the readable ones where there is none."""
+        every = np.concatenate(self.predicted)
+        readable = every[~np.isnan(every)]
+        mean = float(readable.mean()) if readable.size else _MIDDLE
+        return [np.where(np.isnan(values), mean, values) for values in self.predicted]
 
 
 def evaluate_directly(
@@ -63,11 +95,14 @@ def evaluate_directly(
     output: str | Path,
     data_dir: str | Path | None = None,
     prompts: str | Path = "multicsr",
+    max_new_tokens: int = MAX_NEW_TOKENS,
     ledger: str | Path | None = None,
+    budget: Budget | None = None,
+    price: Price | None = None,
     retry_quarantined: bool = False,
     advance: Callable[[int], None] = lambda _: None,
     expect: Callable[[int], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> Direct:
     """Let a language model score the pairs of suites and write ``results.json``; asked pairs are not asked again.
 
     Args:
@@ -76,61 +111,76 @@ def evaluate_directly(
         output: Folder of ``results.json``.
         data_dir: Holds ``sts/``; without it, ``sts`` comes from the hub.
         prompts: A prompt file, or the name of one that ships, with a task ``score``.
+        max_new_tokens: The longest answer.
         ledger: Another ledger than ``output/ledger.sqlite``.
+        budget: Where to stop asking; nothing is written then, and a later run goes on.
+        price: What tokens cost.
         retry_quarantined: Ask again what an earlier run got no score for.
         advance: Called with the number of answers since the last call.
         expect: Called once with the number of pairs.
 
     Returns:
-        What :func:`sentsmith.evaluation.suite.evaluate` does: ``model`` (the backend's name), ``scores``, ``averages``;
-        ``unreadable``: for each task, of how many pairs the answer was no score; ``details`` with their reasons, the
-        prompts and what was asked.
+        Its ``result`` is what :func:`sentsmith.evaluation.suite.evaluate` returns: ``model`` (the backend's name),
+        ``scores``, ``averages``; ``unreadable``: for each task, of how many pairs the answer was no score; ``details``
+        with their reasons, the prompts and what was asked.
 
     Raises:
         SettingsError: A suite has no scored pairs, or the prompts have no task ``score`` of two inputs.
         InputError: Data, the prompts, the model or the ledger is wrong.
         SentsmithError: The model fails, or no answer at all is a score; nothing is written then.
     """
-    for name in suites:
-        if name in SUITES and name not in SCORED:
-            raise SettingsError(
-                f"suite {name!r} needs vectors; a language model scores the pairs of: {', '.join(SCORED)}"
-            )
-    folder = make_folder(output)
-    found = load_suites(suites, data_dir=data_dir)
-    tasks = {suite: [task for task in members if isinstance(task, StsTask)] for suite, members in found.items()}
-    asked = _score_prompts(prompts)
-    every = [task for members in tasks.values() for task in members]
-    expect(sum(len(subset.pairs) for task in every for subset in task.subsets))
-    model, place = backend(), folder / LEDGER if ledger is None else Path(ledger)
-    with Ledger(place) as answers:
+    plan = _Plan(suites, output, data_dir, prompts, max_new_tokens, ledger)
+    expect(plan.pairs)
+    model = backend()
+    with Ledger(plan.ledger) as answers:
         outcome = ask(
-            (question for task in every for subset in _questions(task, asked) for question in subset),
+            plan.questions(),
             model,
             answers,
-            _DECODING,
+            plan.decoding,
+            budget=budget,
+            price=price,
             retry_quarantined=retry_quarantined,
             advance=advance,
         )
-        scores = {task.name: _scores(task, asked, answers, model.name) for task in every}
-    result = _result(model.name, tasks, scores)
-    result["details"] |= {
-        "prompts": {
-            "name": str(prompts),
-            "sha256": hashlib.sha256(asked.model_dump_json().encode()).hexdigest(),
-            "exemplars": len(asked.tasks[TASK].exemplars),
-        },
-        "decoding": _DECODING.model_dump(mode="json"),
-        "ledger": str(place),
+        scores = {task.name: plan.scores(task, answers, model.name) for task in plan.every}
+    pending = sum(found.pending for found in scores.values())
+    if pending:
+        return Direct(None, plan.pairs, pending, outcome)
+    result = _result(model.name, plan.tasks, scores)
+    result["details"] |= plan.facts() | {
         "asked": outcome.asked,
         "skipped": outcome.skipped,
         "prompt_tokens": outcome.prompt_tokens,
         "answer_tokens": outcome.answer_tokens,
+        "money": outcome.money,
         "seconds": {"total": outcome.seconds},
         "versions": versions(),
     }
-    write_json(folder / "results.json", result)
-    return result
+    write_json(Path(output) / "results.json", result)
+    return Direct(result, plan.pairs, 0, outcome)
+
+
+def estimate_directly(
+    backend: Callable[[], Backend],
+    *,
+    suites: Sequence[str],
+    output: str | Path,
+    data_dir: str | Path | None = None,
+    prompts: str | Path = "multicsr",
+    max_new_tokens: int = MAX_NEW_TOKENS,
+    ledger: str | Path | None = None,
+    price: Price | None = None,
+) -> Estimate:
+    """Return what :func:`evaluate_directly` would ask, and about how long that takes and what it costs.
+
+    Raises:
+        InputError: See :func:`evaluate_directly`, as for the others.
+    """
+    plan = _Plan(suites, output, data_dir, prompts, max_new_tokens, ledger)
+    model = backend()
+    with Ledger(plan.ledger) as answers:
+        return estimate(plan.questions(), model, answers, plan.decoding, price=price)
 
 
 def unreadable_lines(result: Mapping[str, Any]) -> Iterator[str]:
@@ -139,7 +189,78 @@ def unreadable_lines(result: Mapping[str, Any]) -> Iterator[str]:
         if count:
             details = result["details"]["tasks"][task]
             reasons = ", ".join(f"{number} {reason}" for reason, number in details["unreadable_reasons"].items())
-            yield f"{task}: {count} of {details['rows']} answers hold no score ({reasons}); they count as the mean"
+            lost = f". {asks_again(details['lost'])}" if details["lost"] else ""
+            rows = details["rows"]
+            yield f"{task}: {count} of {rows} answers hold no score ({reasons}); they count as the mean{lost}"
+
+
+class _Plan:
+    """The pairs of the suites and the questions about them."""
+
+    def __init__(
+        self,
+        suites: Sequence[str],
+        output: str | Path,
+        data_dir: str | Path | None,
+        prompts: str | Path,
+        max_new_tokens: int,
+        ledger: str | Path | None,
+    ) -> None:
+        for name in suites:
+            if name in SUITES and name not in SCORED:
+                raise SettingsError(
+                    f"suite {name!r} needs vectors; a language model scores the pairs of: {', '.join(SCORED)}"
+                )
+        self.name, self.decoding = prompts, Decoding(max_new_tokens=max_new_tokens)
+        folder = make_folder(output)
+        found = load_suites(suites, data_dir=data_dir)
+        self.tasks = {
+            suite: [task for task in members if isinstance(task, StsTask)] for suite, members in found.items()
+        }
+        self.prompts = _score_prompts(prompts)
+        self.every = [task for members in self.tasks.values() for task in members]
+        self.pairs = sum(len(subset.pairs) for task in self.every for subset in task.subsets)
+        self.ledger = folder / LEDGER if ledger is None else Path(ledger)
+
+    def questions(self) -> Iterator[Question]:
+        for task in self.every:
+            for subset in self.by_subset(task):
+                yield from subset
+
+    def by_subset(self, task: StsTask) -> Iterator[list[Question]]:
+        """Yield the questions about each subset's pairs, in order."""
+        for subset in task.subsets:
+            pairs = zip(subset.pairs.sentences1, subset.pairs.sentences2, strict=True)
+            yield [self.prompts.question(TASK, pair) for pair in pairs]
+
+    def scores(self, task: StsTask, ledger: Ledger, model: str) -> _Scores:
+        reasons: Counter[str] = Counter()
+        predicted, lost, pending = [], 0, 0
+        for questions in self.by_subset(task):
+            values = np.full(len(questions), np.nan)
+            for row, question in enumerate(questions):
+                record = ledger.get(key_of(question, model, self.decoding))
+                try:
+                    answer = answer_of(record, question)
+                except Unreadable as error:
+                    reasons[kind_of(str(error))] += 1
+                    lost += record is not None and was_lost(record)
+                    continue
+                pending += answer is None
+                values[row] = np.nan if answer is None else float(answer)
+            predicted.append(values)
+        return _Scores(predicted, reasons, lost, pending)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "prompts": {
+                "name": str(self.name),
+                "sha256": hashlib.sha256(self.prompts.model_dump_json().encode()).hexdigest(),
+                "exemplars": len(self.prompts.tasks[TASK].exemplars),
+            },
+            "decoding": self.decoding.model_dump(mode="json"),
+            "ledger": str(self.ledger),
+        }
 
 
 def _score_prompts(name: str | Path) -> Prompts:
@@ -152,43 +273,21 @@ def _score_prompts(name: str | Path) -> Prompts:
     return prompts
 
 
-def _questions(task: StsTask, prompts: Prompts) -> Iterator[list[Question]]:
-    """Yield the questions about each subset's pairs, in order."""
-    for subset in task.subsets:
-        pairs = zip(subset.pairs.sentences1, subset.pairs.sentences2, strict=True)
-        yield [prompts.question(TASK, pair) for pair in pairs]
-
-
-def _scores(task: StsTask, prompts: Prompts, ledger: Ledger, model: str) -> _Scores:
-    reasons: Counter[str] = Counter()
-    predicted = []
-    for questions in _questions(task, prompts):
-        values = np.full(len(questions), np.nan)
-        for row, question in enumerate(questions):
-            record = ledger.get(key_of(question, model, _DECODING))
-            if record is not None and record.state == "parsed" and record.value is not None:
-                values[row] = float(record.value)
-            else:
-                reasons[kind_of((record and record.reason) or "no answer")] += 1
-        predicted.append(values)
-    every = np.concatenate(predicted)
-    readable = every[~np.isnan(every)]
-    mean = float(readable.mean()) if readable.size else _MIDDLE
-    return _Scores([np.where(np.isnan(values), mean, values) for values in predicted], reasons)
-
-
 def _result(name: str, tasks: Mapping[str, Sequence[StsTask]], scores: Mapping[str, _Scores]) -> dict[str, Any]:
     rows = sum(len(values) for task in scores.values() for values in task.predicted)
     reasons = sum((task.reasons for task in scores.values()), Counter[str]())
     if reasons.total() == rows:
         told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(3))
-        raise SentsmithError(f"none of {rows} answers holds a score ({told}). Does the model follow these prompts?")
+        lost = sum(found.lost for found in scores.values())
+        raise SentsmithError(f"none of {rows} answers holds a score ({told}). {advice(rows, lost)}")
     details = {}
     for task in (task for members in tasks.values() for task in members):
         found = scores[task.name]
-        details[task.name] = task.score_of(found.predicted) | {
+        predicted = found.filled()
+        details[task.name] = task.score_of(predicted) | {
             "unreadable_reasons": dict(found.reasons.most_common()),
-            "different_scores": len(np.unique(np.concatenate(found.predicted))),
+            "lost": found.lost,
+            "different_scores": len(np.unique(np.concatenate(predicted))),
         }
         logger.info("%s: %s %.2f", name, task.name, details[task.name]["score"])
     averages = {

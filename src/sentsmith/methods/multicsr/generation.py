@@ -23,7 +23,7 @@ from sentsmith.corpus.rows import Triplet
 from sentsmith.corpus.writing import write_rows
 from sentsmith.errors import InputError, SentsmithError, SettingsError
 from sentsmith.llm.answering import Outcome, ask
-from sentsmith.llm.backend import Backend, Decoding
+from sentsmith.llm.backend import NO_LOGITS, Backend, Decoding
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.outputs import (
@@ -42,6 +42,8 @@ from sentsmith.methods.multicsr.demonstrations import Demonstrations, as_exempla
 
 logger = logging.getLogger(__name__)
 
+JOB = "write triplets"
+"""What the record calls it."""
 COLUMNS = ("anchor", "positive", "negative")
 TASKS = ("entailment", "contradiction")
 
@@ -73,6 +75,18 @@ class WritingSettings(AskingSettings):
     def _settings_that_need_another(self) -> Self:
         if bool(self.demonstrations) != bool(self.demonstration_pool):
             raise ValueError("demonstrations and demonstration_pool need each other: how many, and a file of triplets")
+        idle = []
+        if not self.demonstrations:
+            idle += [("demonstration_threshold", "demonstrations"), ("demonstration_model", "demonstrations")]
+        if not self.guided:
+            idle += [("floor", "omega other than 0, and a noise")]
+        if self.omega == 0.0 and self.noise != "none":
+            idle += [("noise", "omega other than 0")]
+        if self.omega != 0.0 and self.noise == "none":
+            idle += [("omega", "noise")]
+        for name, needed in idle:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} does nothing without {needed}: give both, or neither")
         return self
 
     @property
@@ -140,12 +154,13 @@ def write_triplets(
         SentsmithError: The model fails, or no sentence gave a triplet.
     """
     chosen = settings or WritingSettings()
-    files = checked_output(output, sentences, ledger=ledger, overwrite=overwrite)
+    files = checked_output(output, sentences, JOB, ledger=ledger, overwrite=overwrite)
     with rereadable(sentences, files.output) as path:
         plan = _Plan(path, chosen)
         expect(len(TASKS) * plan.sentences)
-        model = guidable(backend, chosen)
+        # A language model may take minutes to open; a pool that is wrong is told before.
         plan.retrieve()
+        model = guidable(backend, chosen)
         with Ledger(files.ledger) as answers:
             outcome = ask(
                 plan.questions(),
@@ -176,11 +191,11 @@ def estimate_triplets(
         InputError: See :func:`write_triplets`, as for the others. An output that exists is no error here.
     """
     chosen = settings or WritingSettings()
-    files = checked_output(output, sentences, ledger=ledger, overwrite=True)
+    files = checked_output(output, sentences, JOB, ledger=ledger, overwrite=True)
     with rereadable(sentences, files.output) as path:
         plan = _Plan(path, chosen)
-        model = guidable(backend, chosen)
         plan.retrieve()
+        model = guidable(backend, chosen)
         with Ledger(files.ledger) as answers:
             return estimate(plan.questions(), model, answers, chosen.decoding(), price=price)
 
@@ -193,10 +208,7 @@ def guidable(backend: Callable[[], Backend], settings: WritingSettings) -> Backe
     """
     model = backend()
     if settings.guided and not model.guides:
-        raise SettingsError(
-            f"{model.name} gives no logits, so its answers cannot be steered by a second instruction; write with "
-            "--omega 0 (SynCSE's plain generation), or with a local model; curating and training work with both"
-        )
+        raise SettingsError(f"{model.name} {NO_LOGITS}")
     return model
 
 
@@ -282,12 +294,8 @@ def _write(plan: _Plan, files: Beside, ledger: Ledger, model: str) -> Tally:
             positive, negative = (str(answers[task]) for task in TASKS)
             yield {"anchor": sentence, "positive": positive, "negative": negative}
         if not tally.complete:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in tally.reasons.most_common(3))
-            raise _NothingWrittenError(
-                f"none of {tally.rows} sentences gave a triplet ({reasons}); {files.quarantine} holds the answers. "
-                "Does the model follow these prompts?"
-            )
-        write_record(files, "write triplets", plan.facts(model), tally)
+            raise _NothingWrittenError(f"none of {tally.rows} sentences gave a triplet {tally.why_none(files)}")
+        write_record(files, JOB, plan.facts(model), tally)
 
     try:
         write_rows(files.output, rows(), columns=COLUMNS)

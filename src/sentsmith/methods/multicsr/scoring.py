@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
-import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,48 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.lines import STDIN, label
-from sentsmith.corpus.reading import numbered_rows, open_tables, read_triplets
+from sentsmith.corpus.lines import STDIN
+from sentsmith.corpus.reading import read_triplets
 from sentsmith.corpus.rows import Triplet
 from sentsmith.corpus.writing import write_rows
-from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError, SentsmithError, SettingsError
 from sentsmith.llm.answering import Outcome, ask
 from sentsmith.llm.backend import Backend
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
-from sentsmith.llm.outputs import Asked, Beside, Tally, checked_output, complete_rows, write_record
+from sentsmith.llm.outputs import (
+    Asked,
+    Beside,
+    Tally,
+    checked_output,
+    complete_rows,
+    made_by,
+    read_record,
+    write_record,
+)
 from sentsmith.llm.prompts import load_prompts
 from sentsmith.llm.questions import Question
 from sentsmith.llm.spending import Budget, Price
 from sentsmith.methods.multicsr.curation import CurationSettings, verdict
+from sentsmith.methods.multicsr.scored import COLUMNS, SCORES, Scored, Scorer, by_cosine, has_scores, read_scored
 
-logger = logging.getLogger(__name__)
-
+JOB = "curate"
+"""What the record calls it."""
 TASK = "score"
-TEXTS = ("anchor", "positive", "negative")
-SCORES = ("positive_score", "negative_score")
-COLUMNS = (*TEXTS, *SCORES)
-_HIGHEST = 5.0
-# Triplets whose texts are embedded together.
-_BLOCK = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A triplet and the scores of its two pairs, 0 to 5."""
-
-    triplet: Triplet
-    positive_score: float
-    negative_score: float
-
-    def as_row(self, *, swapped: bool = False) -> dict[str, Any]:
-        """Return the row to write; ``swapped`` makes the negative the positive."""
-        texts = (self.triplet.positive, self.triplet.negative)
-        scores = (self.positive_score, self.negative_score)
-        if swapped:
-            texts, scores = texts[::-1], scores[::-1]
-        return dict(zip(COLUMNS, (self.triplet.anchor, *texts, *scores), strict=True))
 
 
 @dataclass(slots=True)
@@ -64,6 +47,7 @@ class Curated:
     Attributes:
         tally: Of the triplets: those with scores, in quarantine, still to be asked.
         kept: How many were written, those that changed places included; where it is 0, no output was.
+        removed: None was kept, and the output of earlier thresholds was removed.
         swapped: How many changed places (the released code's rule).
         positive_scores: Of the triplets that have scores, in order.
         negative_scores: As many.
@@ -75,6 +59,7 @@ class Curated:
     scores: Path
     kept: int = 0
     swapped: int = 0
+    removed: bool = False
     positive_scores: array[float] = field(default_factory=lambda: array("d"))
     negative_scores: array[float] = field(default_factory=lambda: array("d"))
     outcome: Outcome | None = None
@@ -91,7 +76,7 @@ def curate(
     settings: CurationSettings | None = None,
     *,
     backend: Callable[[], Backend] | None = None,
-    scorer: Callable[[], Encoder] | None = None,
+    scorer: Callable[[], Scorer] | None = None,
     ledger: str | Path | None = None,
     budget: Budget | None = None,
     price: Price | None = None,
@@ -104,7 +89,7 @@ def curate(
 
     Rows come in the order of the input, with the columns of :data:`COLUMNS`. All scored triplets, kept or not, are
     written to ``OUT.scores.parquet``, unless the input itself holds scores: curating that file with other thresholds
-    asks nobody.
+    asks nobody. Where none is kept, there is no output: one that this job wrote before is removed.
 
     Args:
         triplets: What :func:`~sentsmith.corpus.reading.read_triplets` reads.
@@ -116,7 +101,7 @@ def curate(
         budget: Where to stop asking; what is scored by then is curated, a later run goes on.
         price: What tokens cost.
         retry_quarantined: Ask again what is in quarantine.
-        overwrite: Replace an output that is not this job's own.
+        overwrite: Replace an output, or scores, that are not this job's own.
         advance: Called with the number of scores since the last call.
         expect: Called once with the number of scores there will be.
 
@@ -126,15 +111,18 @@ def curate(
         SentsmithError: The model fails, or no triplet has scores.
     """
     chosen = settings or CurationSettings()
+    if backend is not None and scorer is not None:
+        raise SettingsError("a language model and an embedding model are both to score; give --llm or --scorer")
     files = _checked(triplets, output, ledger, overwrite=overwrite)
     source = Path(triplets)
+    if backend is not None or scorer is not None:
+        _check_scores(files, overwrite=overwrite)
     result = Curated(Tally(), scores_file(output))
     facts: dict[str, Any] = {
         "data": {"path": str(source), "sha256": data_hash(source)},
         "settings": chosen.model_dump(mode="json"),
     }
-    if backend is not None and scorer is not None:
-        raise SettingsError("a language model and an embedding model are both to score; give --llm or --scorer")
+    record = _Recorder(files, facts, result, asks=backend is not None)
     if backend is not None:
         plan = _Plan(source, chosen)
         expect(len(SCORES) * plan.rows_in_all)
@@ -151,15 +139,17 @@ def curate(
                 retry_quarantined=retry_quarantined,
                 advance=advance,
             )
-            _write_scores(plan.scored(answers, files, model.name, result.tally), result)
+            _write_scores(plan.scored(answers, files, model.name, result.tally), result, record)
     elif scorer is not None:
         expect(len(SCORES) * sum(1 for _ in _triplets(source, chosen)))
-        _write_scores(by_cosine(_triplets(source, chosen), scorer(), advance=advance), result)
+        opened = scorer()
+        facts["scorer"] = {"name": opened.name, "sha256": opened.sha256}
+        _write_scores(by_cosine(_triplets(source, chosen), opened.encoder, advance=advance), result, record)
     else:
         _need_scores(source)
         result.scores = source
     if not result.tally.pending or result.tally.complete:
-        _keep(itertools.islice(read_scored(result.scores), chosen.limit), files, chosen, result, facts)
+        _keep(itertools.islice(read_scored(result.scores), chosen.limit), files, chosen, result, record)
     return result
 
 
@@ -185,66 +175,6 @@ def estimate_scores(
         return estimate(plan.questions(), model, answers, chosen.decoding(), price=price)
 
 
-def by_cosine(
-    triplets: Iterable[Triplet], encoder: Encoder, *, advance: Callable[[int], None] = lambda _: None
-) -> Iterator[Scored]:
-    """Score triplets by an embedding model: 5 · max(0, cosine) of each pair.
-
-    Args:
-        triplets: A stream.
-        encoder: Embeds each different text of a block of triplets once.
-        advance: Called with the number of scores since the last call.
-    """
-    from sentsmith.evaluation.embedded import Embedded
-    from sentsmith.evaluation.similarity import cosine
-
-    stream = iter(triplets)
-    while block := list(itertools.islice(stream, _BLOCK)):
-        columns = [[getattr(row, name) for row in block] for name in TEXTS]
-        vectors = Embedded(itertools.chain.from_iterable(columns), encoder)
-        anchors, positives, negatives = (vectors.rows(column) for column in columns)
-        positive = _HIGHEST * cosine(anchors, positives).clip(0.0)
-        negative = _HIGHEST * cosine(anchors, negatives).clip(0.0)
-        for row, first, second in zip(block, positive.tolist(), negative.tolist(), strict=True):
-            yield Scored(row, first, second)
-        advance(len(SCORES) * len(block))
-
-
-def has_scores(path: str | Path) -> bool:
-    """Tell whether a file of triplets has the columns ``positive_score`` and ``negative_score``.
-
-    Raises:
-        InputError: It cannot be read.
-    """
-    table = next(open_tables(path))
-    return set(COLUMNS) <= set(table.columns)
-
-
-def read_scored(path: str | Path) -> Iterator[Scored]:
-    """Read triplets with their scores: the columns of :data:`COLUMNS`.
-
-    Raises:
-        InputError: The input cannot be read, lacks a column, a text is empty, or a score is no number from 0 to 5
-            (names file and row).
-    """
-    for file, number, row in numbered_rows(path, columns=COLUMNS):
-        try:
-            triplet = Triplet(*(row[name] for name in TEXTS))
-            yield Scored(triplet, *(_score(row[name], name) for name in SCORES))
-        except ValueError as error:
-            raise InputError(str(error), path=label(file), row=number) from error
-
-
-def _score(value: Any, name: str) -> float:
-    try:
-        score = float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{name} {str(value)[:40]!r} is not a number") from error
-    if not (math.isfinite(score) and 0.0 <= score <= _HIGHEST):
-        raise ValueError(f"{name} {score:g} is out of range; scores lie in [0, 5]")
-    return score
-
-
 def _need_scores(path: Path) -> None:
     if not has_scores(path):
         raise SettingsError(
@@ -258,10 +188,17 @@ def _need_scores(path: Path) -> None:
 def _checked(triplets: str | Path, output: str | Path, ledger: str | Path | None, *, overwrite: bool) -> Beside:
     if str(triplets) == STDIN:
         raise InputError("triplets are read more than once; give a file or a folder, not standard input")
-    files = checked_output(output, triplets, ledger=ledger, overwrite=overwrite)
+    files = checked_output(output, triplets, JOB, ledger=ledger, overwrite=overwrite)
     if scores_file(output).resolve() == Path(triplets).resolve() and not has_scores(triplets):
         raise InputError("is where the scores of this output go; give another name", path=triplets)
     return files
+
+
+def _check_scores(files: Beside, *, overwrite: bool) -> None:
+    path = scores_file(files.output)
+    # A record without an output is one too: of scores of which none was kept.
+    if path.exists() and not overwrite and read_record(JOB, files) is None:
+        raise InputError("exists, and is where the scores go; give another name, or --overwrite", path=path)
 
 
 class _Plan:
@@ -292,11 +229,27 @@ class _Plan:
         for row, scores in complete_rows(self.rows(), ledger, files, model=model, decoding=decoding, tally=tally):
             yield Scored(row, *(float(scores[name]) for name in SCORES))
         if not (tally.complete or tally.pending):
-            reasons = ", ".join(f"{count} {reason}" for reason, count in tally.reasons.most_common(3))
-            raise SentsmithError(
-                f"none of {tally.rows} triplets has both scores ({reasons}); {files.quarantine} holds the answers. "
-                "Does the model follow these prompts?"
-            )
+            raise SentsmithError(f"none of {tally.rows} triplets has both scores {tally.why_none(files)}")
+
+
+class _Recorder:
+    """Writes the record before each file, so that a file of ours is known as such wherever the job ends."""
+
+    def __init__(self, files: Beside, facts: Mapping[str, Any], result: Curated, *, asks: bool) -> None:
+        self._files, self._facts, self._result, self._asks = files, facts, result, asks
+        self.owned = made_by(JOB, files)
+
+    def scores(self) -> None:
+        self._write({}, written=self.owned)
+
+    def output(self) -> None:
+        result = self._result
+        # Somebody else's file that was not replaced after all, because nothing was kept, stays somebody else's.
+        self._write({"kept": result.kept, "swapped": result.swapped}, written=result.kept > 0)
+
+    def _write(self, counts: Mapping[str, int], *, written: bool) -> None:
+        facts = {**self._facts, **counts}
+        write_record(self._files, JOB, facts, self._result.tally, asks=self._asks, written=written)
 
 
 class _NothingKeptError(Exception):
@@ -307,15 +260,20 @@ def _triplets(path: Path, settings: CurationSettings) -> Iterator[Triplet]:
     return itertools.islice(read_triplets(path), settings.limit)
 
 
-def _write_scores(rows: Iterator[Scored], result: Curated) -> None:
+def _write_scores(rows: Iterator[Scored], result: Curated, record: _Recorder) -> None:
+    def scored() -> Iterator[dict[str, Any]]:
+        for row in itertools.chain(first, rows):
+            yield row.as_row()
+        record.scores()
+
     first = list(itertools.islice(rows, 1))
     # A file without rows would be one that nothing can read; a budget can end before the first triplet is scored.
     if first:
-        write_rows(result.scores, (row.as_row() for row in itertools.chain(first, rows)), columns=COLUMNS)
+        write_rows(result.scores, scored(), columns=COLUMNS)
 
 
 def _keep(
-    rows: Iterable[Scored], files: Beside, settings: CurationSettings, result: Curated, facts: Mapping[str, Any]
+    rows: Iterable[Scored], files: Beside, settings: CurationSettings, result: Curated, record: _Recorder
 ) -> None:
     def kept() -> Iterator[dict[str, Any]]:
         for row in rows:
@@ -330,8 +288,13 @@ def _keep(
             result.tally.rows = result.tally.complete = len(result.positive_scores)
         if not result.kept:
             raise _NothingKeptError
-        write_record(files, "curate", {**facts, "kept": result.kept, "swapped": result.swapped}, result.tally)
+        record.output()
 
-    # A file without rows would be one that nothing can read.
-    with contextlib.suppress(_NothingKeptError):
+    try:
         write_rows(files.output, kept(), columns=COLUMNS)
+    except _NothingKeptError:
+        # A file without rows would be one that nothing can read, and one of other thresholds would pass for these.
+        if record.owned:
+            result.removed = files.output.exists()
+            files.output.unlink(missing_ok=True)
+        record.output()
