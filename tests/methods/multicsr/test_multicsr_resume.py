@@ -12,6 +12,7 @@ import yaml
 from safetensors.numpy import load_file
 
 from sentsmith.encoders import vectorfile
+from sentsmith.encoders.embedding import ModelEncoder
 from sentsmith.errors import InputError
 from sentsmith.methods.multicsr import masking
 from sentsmith.training.trainer import LossLog
@@ -98,6 +99,7 @@ def killed(here, values, overrides, sentsmith_process, block):
     return here / "model"
 
 
+@pytest.mark.slow
 def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole, sentsmith_process, caplog):
     folder = killed(tmp_path / "here", multicsr_settings, SETTINGS, sentsmith_process, AT_THE_MASKER)
     (state,) = (folder / "work").glob("*.npy.part.json")
@@ -126,31 +128,54 @@ def test_killed_in_training(
     assert not (folder / "work").exists()
 
 
-@pytest.mark.parametrize("mask", ["cached", "dropout"])
-def test_stopped_in_training(tmp_path, multicsr_tiny, tiny_bert, whole, monkeypatch, caplog, mask):
-    def stop(self, args, state, control, **kwargs):
-        assert state.global_step < 3, "stopped"
+@pytest.fixture
+def stopped(multicsr_tiny, monkeypatch):
+    """Return a function that trains, gone on with if begun, until ``place.name`` is called as ``when`` says."""
 
-    overrides = overrides_of(mask, tiny_bert)
-    with monkeypatch.context() as patch:
-        patch.setattr(LossLog, "on_log", stop)
-        with pytest.raises(AssertionError, match="stopped"):
-            multicsr_tiny(tmp_path / "m", *overrides)
+    def run(folder, overrides, place, name, when=lambda *_: True):
+        call = getattr(place, name)
+
+        def stopping(*args, **kwargs):
+            if when(*args):
+                raise KeyboardInterrupt
+            return call(*args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, stopping)
+            with pytest.raises(KeyboardInterrupt):
+                multicsr_tiny(folder, *overrides, resume=True)
+
+    return run
+
+
+def at_step_3(_, __, state, *___):
+    return state.global_step == 3
+
+
+def test_stopped_at_every_stage(tmp_path, multicsr_tiny, whole, stopped, caplog):
+    """In the middle of the masker's texts, between its vectors and their note, and in training."""
+    folder, blocks = tmp_path / "m", []
+    caplog.set_level("INFO", logger="sentsmith")
+    stopped(folder, SETTINGS, ModelEncoder, "encode", lambda *_: blocks.append(1) or len(blocks) == 2)
+    (state,) = (folder / "work").glob("*.npy.part.json")
+    assert json.loads(state.read_text(encoding="utf-8"))["rows"] == 16
+    stopped(folder, SETTINGS, masking, "write_json")
+    assert "going on after 16 rows" in caplog.text
+    caplog.clear()
+    stopped(folder, SETTINGS, LossLog, "on_log", at_step_3)
+    multicsr_tiny(folder, *SETTINGS, resume=True)
+    assert "going on after step 2" in caplog.text
+    assert "reading the teacher" not in caplog.text
+    assert_same(folder, whole("cached"))
+
+
+def test_stopped_in_training_with_a_masker_that_draws(tmp_path, multicsr_tiny, tiny_bert, whole, stopped, caplog):
+    overrides = overrides_of("dropout", tiny_bert)
+    stopped(tmp_path / "m", overrides, LossLog, "on_log", at_step_3)
     caplog.set_level("INFO", logger="sentsmith")
     multicsr_tiny(tmp_path / "m", *overrides, resume=True)
     assert "going on after step 2" in caplog.text
-    # The vectors are there already.
-    assert "reading the teacher" not in caplog.text
-    assert_same(tmp_path / "m", whole(mask))
-
-
-def test_stopped_between_the_vectors_and_their_note(tmp_path, multicsr_tiny, whole, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(masking, "write_json", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            multicsr_tiny(tmp_path / "m", *SETTINGS)
-    multicsr_tiny(tmp_path / "m", *SETTINGS, resume=True)
-    assert_same(tmp_path / "m", whole("cached"))
+    assert_same(tmp_path / "m", whole("dropout"))
 
 
 def test_a_masker_that_changed_since_is_refused(tmp_path, multicsr_tiny, tiny_llama, monkeypatch):
