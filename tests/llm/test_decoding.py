@@ -42,6 +42,12 @@ def model(models, request):
 every_kind = pytest.mark.parametrize("model", [*DECODERS, *ENCODERS], indirect=True)
 
 
+def some_of(every, quick):
+    """Return all cases, those that are not among the quick ones marked as slow."""
+    assert all(case in every for case in quick)
+    return [case if case in quick else pytest.param(*case, marks=pytest.mark.slow) for case in every]
+
+
 def prompts(count, seed=0):
     dice = random.Random(seed)
     return [dice.choices(range(5, 80), k=dice.choice([1, 2, 3, 7, 12, 20])) for _ in range(count)]
@@ -114,7 +120,7 @@ def test_weights_1_and_0_are_the_greedy_search_of_transformers(model, second):
 
 
 @pytest.mark.parametrize("model", DECODERS, indirect=True)
-@pytest.mark.parametrize("strength", [0.5, 1.5])
+@pytest.mark.parametrize("strength", [0.5, pytest.param(1.5, marks=pytest.mark.slow)])
 def test_it_is_the_classifier_free_guidance_of_transformers(model, strength):
     expected = [
         library(model, pair.first, negative_prompt_ids=torch.tensor([pair.second]), guidance_scale=1 + strength)
@@ -129,10 +135,10 @@ def test_it_is_the_classifier_free_guidance_of_transformers(model, strength):
 
 @pytest.mark.parametrize(
     ("model", "decoding"),
-    [
-        *((kind, decoding) for kind in ("llama", "t5") for decoding in (STEERED, DRAWN, FLOOR)),
-        *((kind, DRAWN) for kind in ("gpt2", "qwen3-sliding", "bart")),
-    ],
+    some_of(
+        [(kind, decoding) for kind in (*DECODERS, *ENCODERS) for decoding in (STEERED, DRAWN, FLOOR)],
+        [("llama", FLOOR), ("qwen3-sliding", DRAWN), ("t5", STEERED)],
+    ),
     indirect=["model"],
 )
 def test_a_loop_without_cache_writes_the_same(model, decoding):
@@ -144,8 +150,14 @@ def test_a_loop_without_cache_writes_the_same(model, decoding):
     assert [one.finished for one in found] == [answer[-1] in ENDS for answer in expected]
 
 
-@every_kind
-@pytest.mark.parametrize(("decoding", "guided"), [(STEERED, True), (DRAWN, True), (DRAWN, False)])
+@pytest.mark.parametrize(
+    ("model", "decoding", "guided"),
+    some_of(
+        [(kind, *how) for kind in (*DECODERS, *ENCODERS) for how in ((STEERED, True), (DRAWN, True), (DRAWN, False))],
+        [("llama", STEERED, True), ("gpt2", DRAWN, False), ("qwen3-sliding", DRAWN, True), ("t5", DRAWN, True)],
+    ),
+    indirect=["model"],
+)
 def test_what_stands_beside_a_prompt_does_not_matter(model, decoding, guided):
     decoder, given = Decoder(model, ends=ENDS), pairs(10)
     given = given if guided else list(map(plain, given))
@@ -223,7 +235,7 @@ def test_the_taste_of_the_model_does_not_interfere(model):
 
 @pytest.mark.parametrize("model", ["bart", "llama"], indirect=True)
 def test_what_it_cannot_write_right_without_stays(model):
-    plainly = [library(model, pair.first) for pair in pairs()]
+    plainly = [library(model, pair.first) for pair in pairs(6)]
     common = max(
         {token for answer in plainly for token in answer if token not in ENDS},
         key=lambda token: str(plainly).count(f" {token},"),
@@ -231,9 +243,9 @@ def test_what_it_cannot_write_right_without_stays(model):
     model.generation_config.update(suppress_tokens=[common], begin_suppress_tokens=[20], bad_words_ids=[[0], [31, 32]])
     if model.config.is_encoder_decoder:
         model.generation_config.forced_bos_token_id = 12
-    expected = [library(model, pair.first) for pair in pairs()]
+    expected = [library(model, pair.first) for pair in pairs(6)]
     decoder = Decoder(model, ends=ENDS)
-    assert tokens(decoder.decode(list(map(plain, pairs())), GREEDY)) == expected != plainly
+    assert tokens(decoder.decode(list(map(plain, pairs(6))), GREEDY)) == expected != plainly
     steered = tokens(decoder.decode(pairs(), STEERED))
     assert not any(common in answer for answer in steered)
     if model.config.is_encoder_decoder:

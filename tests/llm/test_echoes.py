@@ -316,6 +316,7 @@ def test_bad_sentences(folder, translate, content, message):
     assert not (folder / "o.csv").exists()
 
 
+@pytest.mark.slow
 def test_kill_and_go_on(folder, there, back, translate, sentences, round_trip, sentsmith_process, monkeypatch):
     """A process that is killed in the middle leaves a part that the next one finishes to the file of a whole run."""
     (folder / "s.txt").write_text("\n".join(sentences * 6), encoding="utf-8")

@@ -138,13 +138,13 @@ def test_batches_hold_what_they_may(folder, backend, sentences, monkeypatch):
         monkeypatch.setattr(backend, "batch", batch)
         monkeypatch.setattr(backend, "batch_tokens", tokens)
         batches.clear()
-        answered(backend, prompts(sentences[:40]))
+        answered(backend, prompts(sentences[:16]))
         widths = [max(max(len(pair.first), len(pair.second)) for pair in pairs) for pairs in batches]
         assert widths == sorted(widths, reverse=True)
-        assert sum(map(len, batches)) == 40
+        assert sum(map(len, batches)) == 16
         for pairs, width in zip(batches, widths, strict=True):
             assert len(pairs) == 1 or (2 * len(pairs) <= batch and 2 * len(pairs) * (width + 12) <= tokens)
-    assert len(batches) == 40
+    assert len(batches) == 16
 
 
 def test_what_is_counted_is_what_is_read(folder, tokenizer, save_writer):
