@@ -104,6 +104,8 @@ def test_an_encoder_scores(here, command, tiny_bert):
     nearer = sum(row["positive_score"] > row["negative_score"] for row in scored)
     assert nearer >= 10
     assert f"o.csv: {len(list(read_rows('o.csv')))} of 12 scored triplets kept" in out
+    record = json.loads((here / "o.csv.record.json").read_text())
+    assert (record["scorer"]["name"], len(record["scorer"]["sha256"]), record["ledger"]) == (str(tiny_bert), 64, None)
 
 
 def test_the_released_rule(here, command):
@@ -130,6 +132,22 @@ def test_none_kept_shows_the_table_and_fails(here, command):
         "scores: curate it with others\n"
     )
     assert not (here / "o.csv").exists()
+    (here / "good.csv").write_text("anchor,positive,negative,positive_score,negative_score\na,b,c,5.0,1.0\n")
+    assert command("curate", "good.csv", "o.csv", "--quiet")[0] == 0
+    err = command("curate", "s.csv", "o.csv", "--quiet")[2]
+    assert "so o.csv, which an earlier run wrote, was removed; s.csv holds" in err
+    assert not (here / "o.csv").exists()
+
+
+def test_a_budget_for_nothing(here, command, endpoint, judge):
+    code, out, err = command("curate", "t.jsonl", "o.csv", *judge, "--budget", "1")
+    assert code == 0, err
+    assert out.startswith(
+        "o.csv: nothing written yet, none of 12 triplets has its scores\nthe budget is used up, 12 rows"
+    )
+    said = json.loads(command("curate", "t.jsonl", "o.csv", *judge, "--budget", "1", "--json")[1])
+    assert (said["output"], said["scores"], said["pending"], said["pictures"]) == (None, None, 12, [])
+    assert sorted(path.name for path in here.iterdir()) == ["o.csv.ledger.sqlite", "t.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +159,21 @@ def test_none_kept_shows_the_table_and_fails(here, command):
         (("bad.csv", "o.csv"), "bad.csv, row 3: negative_score 'low' is not a number"),
         (("t.jsonl", "o.csv", "--alpha", "6"), "setting 'alpha': "),
         (("t.jsonl", "o.csv", "--scorer", "./nope"), "nope: no such folder"),
-        (("t.jsonl", "o.csv", "--dry-run"), "--dry-run estimates what a language model is asked"),
+        (("t.jsonl", "o.csv", "--llm", "m", "--scorer", "minilm", "--dry-run"), "give --llm or --scorer"),
+        *(
+            (("t.jsonl", "o.csv", *scorer, *given), f"{given[0]} is for a language model: give --llm SPEC")
+            for scorer, given in (
+                ((), ("--dry-run",)),
+                ((), ("--budget", "1k")),
+                ((), ("--temperature", "0.5")),
+                (("--scorer", "minilm"), ("--price-in", "1")),
+                (("--scorer", "minilm"), ("--ledger", "l.sqlite")),
+                (("--scorer", "minilm"), ("--retry-quarantined",)),
+                (("--scorer", "minilm"), ("--prompts", "multicsr")),
+            )
+        ),
+        (("t.jsonl", "o.csv", "--device", "cpu"), "--device is for a model that scores: give --llm or --scorer"),
+        (("t.jsonl", "o.csv", "--swap-and-neq", "--gamma", "2"), "gamma belongs to the paper's rule"),
         (("empty.jsonl", "o.csv", "--scorer", "minilm"), "empty.jsonl: is empty"),
         (("-", "o.csv"), "give a file or a folder"),
     ],

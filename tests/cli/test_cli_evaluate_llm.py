@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -21,46 +19,19 @@ SICK = "1\tx y\tx y\t5\n2\tx\ty\t1\n3\tx unreadable\tx\t3\n"
 HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
 
 
-class Overlap(BaseHTTPRequestHandler):
-    """An endpoint that scores by word overlap, and says what it was asked."""
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        prompt = body["messages"][0]["content"]
-        self.server.asked.append((prompt, body.get("temperature"), self.headers["Authorization"]))
-        first, second = (set(text.split()) for text in re.findall(r'Sentence \d: "(.*)"', prompt)[-2:])
-        score = f"{5 * len(first & second) / len(first | second):.1f}"
-        answer = "about three" if "unreadable" in first else score
-        choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": 50, "completion_tokens": 3, "total_tokens": 53}
-        reply = {
-            "id": "1",
-            "object": "chat.completion",
-            "created": 0,
-            "model": "m",
-            "choices": [choice],
-            "usage": usage,
-        }
-        data = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *arguments):
-        pass
+def overlap(request, times):
+    """Score by word overlap."""
+    first, second = (
+        set(text.split()) for text in re.findall(r'Sentence \d: "(.*)"', request["messages"][0]["content"])[-2:]
+    )
+    return "about three" if "unreadable" in first else f"{5 * len(first & second) / len(first | second):.1f}"
 
 
 @pytest.fixture
-def endpoint():
-    """Yield a running server; ``asked`` holds what it was asked."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Overlap) as server:
-        server.asked = []
-        server.spec = f"http://127.0.0.1:{server.server_address[1]}/v1#m"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+def judge(endpoint):
+    """Return the options of an endpoint that scores by word overlap."""
+    endpoint.reply = overlap
+    return ("--llm", f"{endpoint.url}#m")
 
 
 @pytest.fixture
@@ -78,35 +49,68 @@ def run(data, *arguments):
     return CliRunner().invoke(app, ["evaluate", *map(str, arguments), *map(str, fixed)])
 
 
-def test_an_endpoint_that_scores_by_word_overlap(data, endpoint, monkeypatch):
+def test_an_endpoint_that_scores_by_word_overlap(data, endpoint, judge, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-do-not-write-me")
-    result = run(data, "--llm", endpoint.spec, "--key-env", "MY_KEY", "--quiet")
+    result = run(data, *judge, "--key-env", "MY_KEY", "--quiet")
     assert result.exit_code == 0, result.output
     assert "SICKR-dev: 1 of 3 answers hold no score (1 no score); they count as the mean" in result.stdout
+    assert "8 questions asked, 0 answered before; " in result.stdout
     found = json.loads((data.parent / "out" / "results.json").read_text())
     assert found["scores"] == {"STSB-dev": pytest.approx(60), "SICKR-dev": pytest.approx(100)}
     assert found["averages"] == {"sts-dev": pytest.approx(80)}
     assert found["unreadable"] == {"STSB-dev": 0, "SICKR-dev": 1}
     assert found["model"].endswith("/v1#m")
     # Eight pairs, the unreadable one a second time, drawn.
-    assert sorted(temperature or 0 for _, temperature, _ in endpoint.asked) == [0] * 8 + [0.7]
-    assert {key for *_, key in endpoint.asked} == {"Bearer sk-do-not-write-me"}
+    assert sorted(request.get("temperature") or 0 for request in endpoint.requests) == [0] * 8 + [0.7]
+    assert endpoint.headers["authorization"] == "Bearer sk-do-not-write-me"
     assert not any(b"sk-do-not-write-me" in file.read_bytes() for file in (data.parent / "out").iterdir())
-    again = run(data, "--llm", endpoint.spec, "--key-env", "MY_KEY", "--quiet", "--json")
-    assert len(endpoint.asked) == 9
+    again = run(data, *judge, "--key-env", "MY_KEY", "--quiet", "--json")
+    assert len(endpoint.seen) == 9
     assert json.loads(again.stdout)["scores"] == found["scores"]
-    retried = run(data, "--llm", endpoint.spec, "--retry-quarantined", "--quiet", "--concurrency", 2)
+    retried = run(data, *judge, "--retry-quarantined", "--quiet", "--concurrency", 2)
     assert retried.exit_code == 0, retried.output
-    assert len(endpoint.asked) > 9
+    assert len(endpoint.seen) > 9
 
 
-def test_a_prompt_file_and_a_ledger_of_ones_own(data, endpoint):
+def test_a_prompt_file_and_a_ledger_of_ones_own(data, endpoint, judge):
     ledger = data.parent / "answers.sqlite"
-    result = run(data, "--llm", endpoint.spec, "--prompts", "score-examples", "--ledger", ledger, "--json", "--quiet")
+    result = run(data, *judge, "--prompts", "score-examples", "--ledger", ledger, "--max-new-tokens", 7, "--json")
     assert json.loads(result.stdout)["details"]["prompts"]["exemplars"] == 6
-    assert all(prompt.count("Sentence 2:") == 7 for prompt, *_ in endpoint.asked)
+    assert all(prompt.count("Sentence 2:") == 7 for prompt in endpoint.seen)
+    assert {request["max_tokens"] for request in endpoint.requests} == {7}
     assert ledger.is_file()
     assert [file.name for file in (data.parent / "out").iterdir()] == ["results.json"]
+
+
+def test_a_dry_run_and_a_budget(data, endpoint, judge):
+    prices = ("--price-in", 1, "--price-out", 2)
+    result = run(data, *judge, *prices, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("8 requests (0 more are in the ledger already); about ")
+    assert "at these prices" in result.stdout
+    assert endpoint.seen == []
+    # One more request must fit as a whole: so much is left for about three, of 10 tokens each.
+    said = json.loads(run(data, *judge, "--dry-run", "--json").stdout)
+    budget = (said["prompt_tokens"] + said["answer_tokens"]) // 8 + 3 * 10
+    stopped = run(data, *judge, *prices, "--budget", budget, "--concurrency", 1)
+    assert stopped.exit_code == 0, stopped.output
+    asked = len(endpoint.seen)
+    assert 0 < asked < 8
+    assert f"the budget is used up, {8 - asked} of 8 pairs are still to be asked: run the same" in stopped.stdout
+    assert "no results.json yet" in stopped.stdout
+    said = json.loads(run(data, *judge, "--budget", "1", "--json").stdout)
+    assert (said["pending"], said["asked"], said["stopped"]) == (8 - asked, 0, True)
+    assert not (data.parent / "out" / "results.json").exists()
+    whole = run(data, *judge, *prices)
+    assert f"{8 - asked} questions asked, {asked} answered before" in whole.stdout
+    assert (data.parent / "out" / "results.json").exists()
+
+
+def test_an_endpoint_that_never_answers(data, endpoint, judge, quick_retries):
+    endpoint.reply = lambda request, times: ("fault", "hang") if times == 0 and "a c d" in str(request) else "3.0"
+    result = run(data, *judge, "--timeout", 0.2, "--attempts", 1)
+    assert result.exit_code == 0, result.output
+    assert "No answer came to 1 of them: --retry-quarantined asks again" in result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +189,27 @@ def test_a_model_that_never_answers_with_a_number_is_told(data, echo_of_numbers)
     [
         ([], "nothing to measure: give a MODEL .* or --llm SPEC"),
         (["minilm", "--llm", "m"], "--llm and minilm: measure one or the other"),
-        (["minilm", "--prompts", "multicsr"], "--prompts asks a language model: give --llm"),
-        (["minilm", "--retry-quarantined"], "--retry-quarantined asks a language model"),
-        (["minilm", "--key-env", "K"], "--key-env asks a language model"),
+        *(
+            (["minilm", *given], f"{given[0]} is for a language model: give --llm SPEC in place of MODEL")
+            for given in (
+                ["--prompts", "multicsr"],
+                ["--retry-quarantined"],
+                ["--key-env", "K"],
+                ["--budget", "1k"],
+                ["--price-in", "1"],
+                ["--price-out", "1"],
+                ["--dry-run"],
+                ["--timeout", "9"],
+                ["--attempts", "2"],
+                ["--device", "cpu"],
+                ["--max-new-tokens", "16"],
+                ["--ledger", "l"],
+                ["--batch", "4"],
+                ["--concurrency", "16"],
+            )
+        ),
+        (["--llm", "m", "--budget", "lots"], "budget 'lots'"),
+        (["--llm", "m", "--price-in", "1"], "--price-in and --price-out need each other"),
         (["--llm", "m", "--tokens", "8"], "--tokens is for the suite diagnostics, which --llm has not"),
     ],
 )
@@ -199,14 +221,11 @@ def test_one_of_model_and_llm_with_its_own_options(data, arguments, message):
 
 
 @pytest.mark.slow
-def test_the_small_language_model_scores_weakly_but_not_by_chance(data_dir, data):
-    model = data_dir.parent / "models" / "nli-lm-8m"
-    if not model.is_dir():
-        pytest.skip("the model nli-lm-8m is not beside the development data")
+def test_the_small_language_model_scores_weakly_but_not_by_chance(data_dir, data, nli_lm):
     for name in ("STSBenchmark/dev.csv", "SICK/SICK_trial.txt"):
         lines = (data_dir / "sts" / name).read_text(encoding="utf-8").split("\n")[:301]
         (data / "sts" / name).write_text("\n".join(lines), encoding="utf-8")
-    result = run(data, "--llm", model, "--prompts", "nli-lm-8m", "--json", "--quiet")
+    result = run(data, "--llm", nli_lm, "--prompts", "nli-lm-8m", "--json", "--quiet")
     found = json.loads(result.stdout)
     assert all(10 < score < 60 for score in found["scores"].values())
     assert sum(found["unreadable"].values()) < 30

@@ -6,7 +6,6 @@ import json
 import random
 import sqlite3
 import time
-from pathlib import Path
 
 import pytest
 
@@ -119,6 +118,12 @@ def test_a_budget_stops_cleanly_and_a_later_run_completes(here, command, endpoin
     assert code == 0, err
     assert json.loads(out)["triplets"] == 60
     assert len(endpoint.seen) == 120
+    code, out, err = command("write", "triplets", "s.txt", "none.csv", *plainly, "--budget", "1")
+    assert code == 0, err
+    assert out.startswith(
+        "none.csv: nothing written yet, none of 60 sentences has its triplet\nthe budget is used up, 60"
+    )
+    assert not (here / "none.csv").exists()
     refused(command("write", "triplets", "s.txt", "o.csv", *plainly, "--budget", "lots"), "budget 'lots'")
     refused(command("write", "triplets", "s.txt", "o.csv", *plainly, "--price-in", "1"), "need each other")
 
@@ -129,13 +134,14 @@ def test_a_dry_run_asks_an_endpoint_nothing(here, command, endpoint, plainly):
     )
     assert code == 0, err
     assert out.startswith("120 requests (0 more are in the ledger already); about ")
-    assert "time unknown; at most " in out
+    assert "; time unknown (the ledger has no such answers yet); at most " in out
     assert endpoint.seen == []
     said = json.loads(command("write", "triplets", "s.txt", "o.csv", *plainly, "--dry-run", "--json")[1])
     assert (said["dry_run"], said["requests"], said["money"]) == (True, 120, None)
 
 
-@pytest.mark.parametrize(("count", "kills"), [(30, 2), pytest.param(250, 20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "kills"), [(30, 2), (250, 20)])
 def test_killed_it_ends_with_the_same_bytes(here, command, endpoint, plainly, sentsmith_process, count, kills):
     (here / "n.txt").write_text("\n".join(f"a man number {number} sings ." for number in range(count)))
     code, _, err = command("write", "triplets", "n.txt", "whole.parquet", *plainly, "--quiet")
@@ -229,6 +235,8 @@ def test_a_real_model_killed(here, command, writer, sentsmith_process):
         (("s.txt", "o.csv", "--top-p", "0"), "setting 'top_p': "),
         (("s.txt", "o.csv", "--min-characters", "900"), "min_characters 900 is above max_characters 600"),
         (("s.txt", "o.csv", "--demonstrations", "3"), "demonstrations and demonstration_pool need each other"),
+        (("s.txt", "o.csv", "--floor", "0.1"), "floor does nothing without omega other than 0"),
+        (("s.txt", "o.csv", "--demonstration-model", "m"), "demonstration_model does nothing without demonstrations"),
         (("s.txt", "o.txt"), "a .txt file holds one column"),
         (("s.txt", "s.csv"), "s.csv: exists; give another name, or --overwrite"),
         (("s.txt", "o.csv", "--ledger", "bad.txt"), "bad.txt: is no ledger"),
@@ -246,34 +254,3 @@ def test_models_that_are_none(here, command):
     refused(command("write", "triplets", "s.txt", "o.csv", "--llm", "./nope"), "nope: no such folder")
     refused(command("write", "triplets", "s.txt", "o.csv", "--llm", "http://localhost:1/v1"), "names no model")
     refused(command("write", "triplets", "s.txt", "o.csv"), "Missing option '--llm'")
-
-
-@pytest.fixture(scope="session")
-def small_model(data_dir) -> Path:
-    """Return the small model that knows captions, or skip."""
-    folder = data_dir.parent / "models" / "nli-lm-8m"
-    if not folder.is_dir():
-        pytest.skip("the model nli-lm-8m is not here; it stands beside the development data")
-    return folder
-
-
-def test_the_small_model_contradicts_when_steered(here, command, small_model):
-    captions = [
-        "Two children are playing soccer in the park.",
-        "A man is riding a bicycle down the street.",
-        "A woman in a red coat is walking her dog.",
-        "Three people are sitting on a bench near the river.",
-        "A boy is jumping into a swimming pool.",
-    ]
-    (here / "captions.txt").write_text("\n".join(captions))
-    shared = ("--llm", small_model, "--prompts", "nli-lm-8m", "--max-new-tokens", "48", "--device", "cpu", "--quiet")
-    for omega in ("0.6", "0"):
-        code, _, err = command("write", "triplets", "captions.txt", f"{omega}.jsonl", *shared, "--omega", omega)
-        assert code == 0, err
-    steered, plain = ({row["anchor"]: row for row in read_rows(f"{omega}.jsonl")} for omega in ("0.6", "0"))
-    assert len(steered) >= 4
-    # What its makers saw: left alone, it answers with an entailment; steered, it contradicts.
-    assert plain[captions[0]]["negative"] == "Two children are playing soccer."
-    assert steered[captions[0]]["negative"] == "Two children are sleeping in the bed."
-    assert sum(steered[text]["negative"] != plain[text]["negative"] for text in steered if text in plain) >= 3
-    assert (here / "0.6.jsonl.record.json").exists()
