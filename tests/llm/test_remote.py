@@ -653,7 +653,7 @@ def comparable(path):
         ]
 
 
-@pytest.mark.parametrize(("kills", "count"), [(4, 150), pytest.param(20, 500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "count"), [(4, 100), pytest.param(20, 500, marks=pytest.mark.slow)])
 def test_kills_at_random_moments_change_nothing(endpoint, backend, tmp_path, kills, count):
     def reply(request, times):
         text = request["messages"][0]["content"]

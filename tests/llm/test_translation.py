@@ -60,10 +60,10 @@ def test_it_writes_what_transformers_writes(there, sentences):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_translation_does_not_depend_on_its_batch(there, sentences, beams):
-    sentences = sentences[:30]
+    sentences = sentences[:12]
     alone = MarianTranslator(there, device="cpu", batch_tokens=1, num_beams=beams)
     one_by_one = dict(zip(sentences, alone.translate(sentences), strict=True))
-    assert len(set(one_by_one.values())) > 20
+    assert len(set(one_by_one.values())) > 8
     shuffled = random.Random(1).sample(sentences, len(sentences))
     for tokens in (100, 100_000):
         together = MarianTranslator(there, device="cpu", batch_tokens=tokens, num_beams=beams)
@@ -163,7 +163,7 @@ def test_marians_own_tokenizer(make_translator, tmp_path, sentences, caplog):
     translator = MarianTranslator(folder, device="cpu")
     assert type(translator.tokenizer).__name__ == "MarianTokenizer"
     found = translator.translate(sentences)
-    assert found == [text for one in sentences for text in translator.translate([one])]
+    assert found[:12] == [text for one in sentences[:12] for text in translator.translate([one])]
     assert found[0] == by_hand(folder, sentences[0])
     assert len(set(found)) > 40
     assert not any(mark in text for text in found for mark in ("▁", "</s>", "<pad>"))
