@@ -184,6 +184,7 @@ def tiny(writer, *more):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_real_model_guided(here, command, writer):
     code, out, err = command("write", "triplets", "s.txt", "o.parquet", *tiny(writer), "--json", "--quiet")
     assert code == 0, err
