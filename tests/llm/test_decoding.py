@@ -180,7 +180,7 @@ def test_what_stands_beside_a_prompt_does_not_matter(model, decoding, guided):
 
 
 @every_kind
-@pytest.mark.parametrize("decoding", [STEERED, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("decoding", [pytest.param(STEERED, marks=pytest.mark.slow), DRAWN], ids=["greedy", "drawn"])
 def test_the_two_rows_of_a_pair_never_part_and_leave_together(model, decoding, monkeypatch):
     fed, prepare = [], model.prepare_inputs_for_generation
 

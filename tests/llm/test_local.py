@@ -93,7 +93,13 @@ def test_it_writes_what_transformers_writes(save_writer, sentences, kind):
     assert len(set(found.values())) > 3
 
 
-@pytest.mark.parametrize("decoding", [STEERED, Decoding(max_new_tokens=12, second_weight=-0.5, temperature=1.0)])
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        pytest.param(STEERED, marks=pytest.mark.slow),
+        Decoding(max_new_tokens=12, second_weight=-0.5, temperature=1.0),
+    ],
+)
 def test_blocks_batches_and_order_do_not_matter(folder, backend, sentences, decoding):
     given = prompts(sentences[:24])
     # Some are steered by nothing; they may stand among the others.
