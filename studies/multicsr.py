@@ -21,12 +21,12 @@ from runner import Results, Row, mean_and_spread, print_table, run
 from sentsmith.corpus.reading import read_rows, read_triplets
 from sentsmith.corpus.rows import Triplet, as_dict
 from sentsmith.corpus.writing import write_rows
-from sentsmith.encoders.embedding import as_encoder
-from sentsmith.encoders.loading import load
+from sentsmith.encoders.pooling import with_pooling
 from sentsmith.errors import InputError
 from sentsmith.llm.local import LocalBackend
 from sentsmith.methods.multicsr.curation import CurationSettings
 from sentsmith.methods.multicsr.generation import COLUMNS, WritingSettings, write_triplets
+from sentsmith.methods.multicsr.scored import open_scorer
 from sentsmith.methods.multicsr.scoring import curate
 
 OMEGA = 0.3
@@ -70,7 +70,7 @@ def _strong(name: str, data: str, *, mask: bool) -> Row:
 
 
 START = [
-    Row("start-writer", None, model="{llm}", suites=_DEV, seeds=(1,)),
+    Row("start-writer", None, model="{llm}", view=lambda model: with_pooling(model, "mean"), suites=_DEV, seeds=(1,)),
     Row("start-minilm", None, model="minilm", suites=_DEV, seeds=(1,)),
 ]
 # Table 3: with all stages, without one or two, with none. MiniLM's cosine curates: by its own scores the writer keeps
@@ -154,12 +154,10 @@ def write(path: Path, options: argparse.Namespace, backend: _Opened, omega: floa
         print(path.name, write_triplets(options.sentences, path, backend, settings).tally)
 
 
-def score(
-    triplets: Path, path: Path, backend: _Opened | None, settings: CurationSettings = _PAPERS
-) -> None:
+def score(triplets: Path, path: Path, backend: _Opened | None, settings: CurationSettings = _PAPERS) -> None:
     """Curate triplets by the writer's own scores, or by MiniLM's cosine where there is no backend."""
     if not path.exists():
-        cosine = None if backend else lambda: as_encoder(load("minilm"))
+        cosine = None if backend else lambda: open_scorer("minilm")
         done = curate(triplets, path, settings, backend=backend, scorer=cosine)
         print(f"{path.name}: {done.kept} kept, {done.tally}")
 
