@@ -12,7 +12,7 @@ test: .venv/dev
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 slow: .venv/dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses auto --maxprocesses 4
 
 lint: .venv/dev
 	$(BIN)/ruff check .
