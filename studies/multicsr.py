@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 
 from runner import Results, Row, mean_and_spread, print_table, run
-from sentsmith.corpus.reading import read_rows, read_triplets
+from sentsmith.corpus.reading import read_rows
 from sentsmith.corpus.rows import Triplet, as_dict
 from sentsmith.corpus.writing import write_rows
 from sentsmith.encoders.pooling import with_pooling
@@ -26,7 +25,7 @@ from sentsmith.errors import InputError
 from sentsmith.llm.local import LocalBackend
 from sentsmith.methods.multicsr.curation import CurationSettings
 from sentsmith.methods.multicsr.generation import COLUMNS, WritingSettings, write_triplets
-from sentsmith.methods.multicsr.scored import open_scorer
+from sentsmith.methods.multicsr.scored import open_scorer, read_scored
 from sentsmith.methods.multicsr.scoring import curate
 
 OMEGA = 0.3
@@ -122,7 +121,7 @@ def prepare(options: argparse.Namespace) -> None:
         score(folder / f"{name}.parquet", folder / f"{name}-by-llm.parquet", backend)
         score(folder / f"{name}.parquet", folder / f"{name}-curated.parquet", None)
     for copies in COPIES:
-        repeat(folder / "guided.parquet", folder / f"copies{copies}.parquet", copies)
+        repeat(folder / "guided-curated.parquet.scores.parquet", folder / f"copies{copies}.parquet", copies)
     written = folder / "written.parquet"
     if not written.exists():
         rows = read_rows(Path(options.data_dir) / "written" / "written.jsonl")
@@ -162,16 +161,20 @@ def score(triplets: Path, path: Path, backend: _Opened | None, settings: Curatio
         print(f"{path.name}: {done.kept} kept, {done.tally}")
 
 
-def repeat(triplets: Path, path: Path, copies: int) -> None:
-    """Write triplets of which one takes so many places of a batch, on average."""
+def repeat(scored: Path, path: Path, copies: int) -> None:
+    """Write triplets of which one takes so many places of a batch, on average.
+
+    It is the one whose positive is nearest to its anchor: where it is not within σ, the mask does not know the copies.
+    """
     if path.exists():
         return
-    rows = list(islice(read_triplets(triplets), 16 * BATCH))
+    rows = sorted(read_scored(scored), key=lambda row: -row.positive_score)
     if len(rows) < 16 * BATCH:
-        raise InputError(f"holds {len(rows)} triplets; the rows of repeated ones need {16 * BATCH}", path=triplets)
-    one, others = rows[0], rows[1:]
-    mixed: list[Triplet] = others[: len(rows) - 16 * copies] + [one] * (16 * copies)
-    random.Random(0).shuffle(mixed)
+        raise InputError(f"holds {len(rows)} triplets; the rows of repeated ones need {16 * BATCH}", path=scored)
+    one, *others = [row.triplet for row in rows]
+    dice = random.Random(0)
+    mixed = dice.sample(others, 16 * (BATCH - copies)) + [one] * (16 * copies)
+    dice.shuffle(mixed)
     write_rows(path, map(as_dict, mixed), columns=COLUMNS)
 
 
