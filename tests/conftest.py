@@ -33,7 +33,7 @@ def _shared_fixtures(folder: str):
 # Whoever asks a language model is tested against one without weights, and against a real HTTP server.
 _llm = _shared_fixtures("llm")
 endpoint, quick_retries, scripted = _llm.endpoint, _llm.quick_retries, _llm.scripted
-make_writer, save_writer = _llm.make_writer, _llm.save_writer
+make_writer, save_writer, nli_lm = _llm.make_writer, _llm.save_writer, _llm.nli_lm
 
 
 @pytest.fixture(scope="session")
