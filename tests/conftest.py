@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import json
 import multiprocessing
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -142,16 +144,85 @@ def tiny_settings(tiny_bert, sentence_file) -> dict:
 
 
 @pytest.fixture(scope="session")
-def train_tiny(tiny_settings):
-    """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
+def trains():
+    """Return a function from a method and its settings to one that trains by them.
+
+    That one takes a folder and overrides, and returns the run record.
+    """
     from sentsmith import settings
-    from sentsmith.methods.simcse import recipe
+    from sentsmith.methods.registry import load_method
 
-    def train(output, *overrides, resume=False, overwrite=False):
-        resolved = settings.resolve(recipe.Recipe, tiny_settings, overrides)
-        return recipe.run(resolved, output, resume=resume, overwrite=overwrite)
+    def trains(method, values):
+        recipe = load_method(method)
 
-    return train
+        def train(output, *overrides, resume=False, overwrite=False):
+            resolved = settings.resolve(recipe.Recipe, values, overrides)
+            return recipe.run(resolved, output, resume=resume, overwrite=overwrite)
+
+        return train
+
+    return trains
+
+
+@pytest.fixture(scope="session")
+def train_tiny(trains, tiny_settings):
+    """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
+    return trains("simcse", tiny_settings)
+
+
+@pytest.fixture(scope="session")
+def killed_training(sentsmith_process):
+    """Return a function that trains in a process of its own and kills it once the file ``blocked`` is there.
+
+    It takes a folder to work in, settings, overrides and the code that makes ``blocked`` and waits; it returns the
+    folder of the unfinished run.
+    """
+    import yaml
+
+    def killed(here, values, overrides, before):
+        here.mkdir()
+        (here / "r.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        sets = [part for override in overrides for part in ("--set", override)]
+        command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=before)
+        while not (here / "blocked").exists():
+            assert command.running, command.stderr
+            time.sleep(0.01)
+        command.kill()
+        assert command.returncode == -9
+        assert not (here / "model" / "run.json").exists()
+        return here / "model"
+
+    return killed
+
+
+@pytest.fixture(scope="session")
+def assert_same_run():
+    """Return a function that compares the weights of two runs, to the bit, and these keys of their records.
+
+    It returns the two records.
+    """
+    import numpy as np
+    from safetensors.numpy import load_file
+
+    def weights(folder):
+        return {
+            (str(file.relative_to(folder)), name): value
+            for file in sorted(folder.rglob("*.safetensors"))
+            for name, value in load_file(file).items()
+        }
+
+    def check(first, second, *keys):
+        one, two = weights(first), weights(second)
+        assert one
+        assert one.keys() == two.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, two[name], err_msg=str(name))
+        records = [json.loads((folder / "run.json").read_text(encoding="utf-8")) for folder in (first, second)]
+        for key in ("settings_sha256", "data", "selection", "loss", *keys):
+            assert records[0][key] == records[1][key]
+        return records
+
+    return check
 
 
 class Command:

@@ -78,13 +78,6 @@ def distill_settings(tiny_bert, noisy_bert, sentence_file):
 
 
 @pytest.fixture(scope="session")
-def distill_tiny(distill_settings):
+def distill_tiny(trains, distill_settings):
     """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
-    from sentsmith import settings
-    from sentsmith.methods.distill import recipe
-
-    def train(output, *overrides, resume=False, overwrite=False):
-        resolved = settings.resolve(recipe.Recipe, distill_settings, overrides)
-        return recipe.run(resolved, output, resume=resume, overwrite=overwrite)
-
-    return train
+    return trains("distill", distill_settings)

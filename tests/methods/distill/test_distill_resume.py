@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
-import numpy as np
 import pytest
-import yaml
-from safetensors.numpy import load_file
 
 from sentsmith.encoders import vectorfile
 from sentsmith.errors import InputError
@@ -72,34 +68,15 @@ def whole(tmp_path_factory, distill_tiny, overrides):
     return folder
 
 
-def assert_same(first, second):
-    one, two = (load_file(folder / "model.safetensors") for folder in (first, second))
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        np.testing.assert_array_equal(value, two[name], err_msg=name)
-    records = [json.loads((folder / "run.json").read_text()) for folder in (first, second)]
-    for key in ("selection", "settings_sha256", "data", "distill"):
-        assert records[0][key] == records[1][key]
-
-
-def killed(here, distill_settings, overrides, sentsmith_process, block):
-    here.mkdir()
-    (here / "r.yaml").write_text(yaml.safe_dump(distill_settings))
-    sets = [part for override in overrides for part in ("--set", override)]
-    command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=block)
-    while not (here / "blocked").exists():
-        assert command.running, command.stderr
-        time.sleep(0.01)
-    command.kill()
-    assert command.returncode == -9
-    assert not (here / "model" / "run.json").exists()
-    return here / "model"
+@pytest.fixture
+def assert_same(assert_same_run):
+    return lambda first, second: assert_same_run(first, second, "distill")
 
 
 def test_killed_among_the_teachers(
-    tmp_path, distill_settings, distill_tiny, overrides, whole, sentsmith_process, caplog
+    tmp_path, distill_settings, distill_tiny, overrides, whole, killed_training, assert_same, caplog
 ):
-    folder = killed(tmp_path / "here", distill_settings, overrides, sentsmith_process, AT_THE_TEACHERS)
+    folder = killed_training(tmp_path / "here", distill_settings, overrides, AT_THE_TEACHERS)
     assert (folder / "work" / "teacher-1.npy").exists()
     assert json.loads((folder / "work" / "teacher-2.npy.part.json").read_text())["rows"] == 16
     caplog.set_level("INFO", logger="sentsmith")
@@ -109,8 +86,10 @@ def test_killed_among_the_teachers(
     assert_same(folder, whole)
 
 
-def test_killed_in_training(tmp_path, distill_settings, distill_tiny, overrides, whole, sentsmith_process, caplog):
-    folder = killed(tmp_path / "here", distill_settings, overrides, sentsmith_process, IN_TRAINING)
+def test_killed_in_training(
+    tmp_path, distill_settings, distill_tiny, overrides, whole, killed_training, assert_same, caplog
+):
+    folder = killed_training(tmp_path / "here", distill_settings, overrides, IN_TRAINING)
     assert sorted(path.name for path in (folder / "work").glob("*.npy")) == ["teacher.npy"]
     caplog.set_level("INFO", logger="sentsmith")
     distill_tiny(folder, *overrides, resume=True)
@@ -120,7 +99,9 @@ def test_killed_in_training(tmp_path, distill_settings, distill_tiny, overrides,
 
 
 @pytest.mark.parametrize("moment", ["teachers.json", "teacher.npy", "target.json"])
-def test_stopped_before_a_file_of_the_teachers(tmp_path, distill_tiny, overrides, whole, monkeypatch, moment):
+def test_stopped_before_a_file_of_the_teachers(
+    tmp_path, distill_tiny, overrides, whole, assert_same, monkeypatch, moment
+):
     def stop(path):
         if path.name == moment:
             raise KeyboardInterrupt

@@ -78,13 +78,6 @@ def jtcse_settings(tiny_bert, sentence_file) -> dict:
 
 
 @pytest.fixture(scope="session")
-def jtcse_tiny(jtcse_settings):
+def jtcse_tiny(trains, jtcse_settings):
     """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
-    from sentsmith import settings
-    from sentsmith.methods.jtcse import recipe
-
-    def train(output, *overrides, resume=False, overwrite=False):
-        resolved = settings.resolve(recipe.Recipe, jtcse_settings, overrides)
-        return recipe.run(resolved, output, resume=resume, overwrite=overwrite)
-
-    return train
+    return trains("jtcse", jtcse_settings)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
-from pathlib import Path
-
-import numpy as np
 import pytest
-import yaml
-from safetensors.numpy import load_file
 
 SETTINGS = (
     "training.max_steps=4",
@@ -33,26 +26,16 @@ BLOCK = """
 """
 
 
-def weights(folder):
-    return {
-        (str(file.relative_to(folder)), name): value
-        for file in sorted(Path(folder).rglob("*.safetensors"))
-        for name, value in load_file(file).items()
-    }
+@pytest.fixture
+def assert_same(assert_same_run):
+    def check(first, second):
+        assert len(list(first.rglob("*.safetensors"))) == 2
+        records = assert_same_run(first, second)
+        for towers in zip(*(record["jtcse"]["towers"] for record in records), strict=True):
+            for key in ("settings", "data", "selection", "loss"):
+                assert towers[0][key] == towers[1][key]
 
-
-def assert_same(first, second):
-    one, two = weights(first), weights(second)
-    assert one.keys() == two.keys()
-    assert len({file for file, _ in one}) == 2
-    for name, value in one.items():
-        np.testing.assert_array_equal(value, two[name], err_msg=str(name))
-    records = [json.loads((folder / "run.json").read_text()) for folder in (first, second)]
-    for key in ("settings_sha256", "data", "selection", "loss"):
-        assert records[0][key] == records[1][key]
-    for towers in zip(*(record["jtcse"]["towers"] for record in records), strict=True):
-        for key in ("settings", "data", "selection", "loss"):
-            assert towers[0][key] == towers[1][key]
+    return check
 
 
 @pytest.fixture(scope="module")
@@ -72,33 +55,22 @@ def whole(tmp_path_factory, jtcse_tiny):
     ],
 )
 def test_killed_inside_a_stage(
-    tmp_path, jtcse_settings, jtcse_tiny, whole, sentsmith_process, caplog, stage, going_on, left
+    tmp_path, jtcse_settings, jtcse_tiny, whole, killed_training, assert_same, caplog, stage, going_on, left
 ):
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "r.yaml").write_text(yaml.safe_dump(jtcse_settings), encoding="utf-8")
-    sets = [part for override in SETTINGS for part in ("--set", override)]
-    block = BLOCK.format(stage=stage)
-    command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=block)
-    while not (here / "blocked").exists():
-        assert command.running, command.stderr
-        time.sleep(0.01)
-    command.kill()
-    assert command.returncode == -9
-    work = here / "model" / "work"
-    assert not (here / "model" / "run.json").exists()
+    model = killed_training(tmp_path / "here", jtcse_settings, SETTINGS, BLOCK.format(stage=stage))
+    work = model / "work"
     for tower, unfinished in left.items():
         assert (work / tower / "work").is_dir() is unfinished
         assert (work / tower / "run.json").exists() is not unfinished
     caplog.set_level("INFO", logger="sentsmith")
-    jtcse_tiny(here / "model", *SETTINGS, resume=True)
+    jtcse_tiny(model, *SETTINGS, resume=True)
     assert caplog.text.count("learns alone") == sum(left.values())
     assert caplog.text.count(going_on) == 1
-    assert_same(here / "model", whole)
+    assert_same(model, whole)
     assert not work.exists()
 
 
-def test_killed_between_the_stages(tmp_path, jtcse_tiny, whole, monkeypatch, caplog):
+def test_killed_between_the_stages(tmp_path, jtcse_tiny, whole, assert_same, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(
             "sentsmith.training.run.last_checkpoint", lambda work: 1 / 0 if "tower" not in str(work) else None

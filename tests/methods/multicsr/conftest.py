@@ -53,13 +53,6 @@ def multicsr_settings(tiny_bert, tiny_llama, triplet_file) -> dict:
 
 
 @pytest.fixture(scope="session")
-def multicsr_tiny(multicsr_settings):
+def multicsr_tiny(trains, multicsr_settings):
     """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
-    from sentsmith import settings
-    from sentsmith.methods.multicsr import recipe
-
-    def train(output, *overrides, resume=False, overwrite=False):
-        resolved = settings.resolve(recipe.Recipe, multicsr_settings, overrides)
-        return recipe.run(resolved, output, resume=resume, overwrite=overwrite)
-
-    return train
+    return trains("multicsr", multicsr_settings)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
-import numpy as np
 import pytest
-import yaml
-from safetensors.numpy import load_file
 
 from sentsmith.encoders import vectorfile
 from sentsmith.encoders.embedding import ModelEncoder
@@ -73,35 +69,19 @@ def whole(tmp_path_factory, multicsr_tiny, tiny_bert):
     return run
 
 
-def assert_same(first, second):
-    one, two = (load_file(folder / "model.safetensors") for folder in (first, second))
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        np.testing.assert_array_equal(value, two[name], err_msg=name)
-    records = [json.loads((folder / "run.json").read_text(encoding="utf-8")) for folder in (first, second)]
-    for key in ("selection", "settings_sha256", "data", "loss"):
-        assert records[0][key] == records[1][key]
-    for key in ("rows", "masked_share"):
-        assert records[0]["multicsr"][key] == records[1]["multicsr"][key]
+@pytest.fixture
+def assert_same(assert_same_run):
+    def check(first, second):
+        records = [record["multicsr"] for record in assert_same_run(first, second)]
+        for key in ("rows", "masked_share"):
+            assert records[0][key] == records[1][key]
 
-
-def killed(here, values, overrides, sentsmith_process, block):
-    here.mkdir()
-    (here / "r.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    sets = [part for override in overrides for part in ("--set", override)]
-    command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=block)
-    while not (here / "blocked").exists():
-        assert command.running, command.stderr
-        time.sleep(0.01)
-    command.kill()
-    assert command.returncode == -9
-    assert not (here / "model" / "run.json").exists()
-    return here / "model"
+    return check
 
 
 @pytest.mark.slow
-def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole, sentsmith_process, caplog):
-    folder = killed(tmp_path / "here", multicsr_settings, SETTINGS, sentsmith_process, AT_THE_MASKER)
+def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole, killed_training, assert_same, caplog):
+    folder = killed_training(tmp_path / "here", multicsr_settings, SETTINGS, AT_THE_MASKER)
     (state,) = (folder / "work").glob("*.npy.part.json")
     assert json.loads(state.read_text(encoding="utf-8"))["rows"] == 16
     # The lock of the process that was killed is held by nobody.
@@ -115,10 +95,10 @@ def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole,
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", ["cached", "dropout"])
 def test_killed_in_training(
-    tmp_path, multicsr_settings, multicsr_tiny, tiny_bert, whole, sentsmith_process, caplog, mask
+    tmp_path, multicsr_settings, multicsr_tiny, tiny_bert, whole, killed_training, assert_same, caplog, mask
 ):
     overrides = overrides_of(mask, tiny_bert)
-    folder = killed(tmp_path / "here", multicsr_settings, overrides, sentsmith_process, IN_TRAINING)
+    folder = killed_training(tmp_path / "here", multicsr_settings, overrides, IN_TRAINING)
     assert len(list((folder / "work").glob("*.npy"))) == (mask == "cached")
     caplog.set_level("INFO", logger="sentsmith")
     multicsr_tiny(folder, *overrides, resume=True)
@@ -152,7 +132,7 @@ def at_step_3(_, __, state, *___):
     return state.global_step == 3
 
 
-def test_stopped_at_every_stage(tmp_path, multicsr_tiny, whole, stopped, caplog):
+def test_stopped_at_every_stage(tmp_path, multicsr_tiny, whole, stopped, assert_same, caplog):
     """In the middle of the masker's texts, between its vectors and their note, and in training."""
     folder, blocks = tmp_path / "m", []
     caplog.set_level("INFO", logger="sentsmith")
@@ -169,7 +149,9 @@ def test_stopped_at_every_stage(tmp_path, multicsr_tiny, whole, stopped, caplog)
     assert_same(folder, whole("cached"))
 
 
-def test_stopped_in_training_with_a_masker_that_draws(tmp_path, multicsr_tiny, tiny_bert, whole, stopped, caplog):
+def test_stopped_in_training_with_a_masker_that_draws(
+    tmp_path, multicsr_tiny, tiny_bert, whole, stopped, assert_same, caplog
+):
     overrides = overrides_of("dropout", tiny_bert)
     stopped(tmp_path / "m", overrides, LossLog, "on_log", at_step_3)
     caplog.set_level("INFO", logger="sentsmith")
