@@ -1,6 +1,7 @@
 """The numbers of docs/multicsr.md: what each stage of MultiCSR brings, with a very small writer and with a strong one.
 
-    sentsmith audit PREMISES --against DATA/sts --output clean.txt
+    python studies/premises.py DATA/nli/pairs.tsv.gz --split train --sources snli-cat snli-2k --output premises.txt
+    sentsmith audit premises.txt --against DATA/sts --output clean.txt
     python studies/multicsr.py --data-dir DATA --sentences clean.txt --llm nli-lm-8m --output runs
 
 Rows of the small writer start from the writer itself, read as an encoder (mean of its last layer), and are measured on
