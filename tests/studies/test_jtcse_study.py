@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from sentsmith.methods.registry import load_recipe
 
-STUDIES = Path(__file__).parents[2] / "studies"
-
 
 @pytest.fixture(scope="module")
-def study():
+def study(study_of):
     """Return the module of JTCSE's study, which finds its runner beside it."""
-    sys.path.insert(0, str(STUDIES))
-    try:
-        import jtcse
-    finally:
-        sys.path.remove(str(STUDIES))
-    return jtcse
+    return study_of("jtcse")
 
 
 def rows(study):

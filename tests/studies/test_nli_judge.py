@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
 from sentsmith.errors import InputError
 
-STUDIES = Path(__file__).parents[2] / "studies"
 SUBJECTS = ("a man", "a woman", "the child", "the old man", "a young woman", "the small child")
 ACTS = ("plays", "eats", "reads", "sings", "runs", "sleeps")
 
 
 @pytest.fixture(scope="module")
-def study():
+def study(study_of):
     """Return the module of the study."""
-    sys.path.insert(0, str(STUDIES))
-    try:
-        import nli_judge
-    finally:
-        sys.path.remove(str(STUDIES))
-    return nli_judge
+    return study_of("nli_judge")
 
 
 @pytest.fixture(scope="module")
