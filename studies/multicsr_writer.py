@@ -4,7 +4,8 @@
     python studies/multicsr_writer.py captions.txt --llm nli-lm-8m --judge judge --output writer-study
 
 Each answer is labelled by the judge. What is printed is the share of answers with the label that was asked for, and of
-those that only repeat their premise. ``answers.jsonl`` holds all answers with their labels.
+those that only repeat their premise. ``answers.jsonl`` holds all answers with their labels; where it is there, it is
+only printed again.
 """
 
 from __future__ import annotations
@@ -88,9 +89,12 @@ def show(rows: Sequence[dict[str, str]]) -> None:
     table = []
     for name in dict.fromkeys(row["condition"] for row in rows):
         for task in TASKS:
-            counts = Counter(row["label"] for row in rows if row["condition"] == name and row["task"] == task)
-            table.append([name, task, *(f"{100 * counts[kind] / counts.total():.1f}" for kind in kinds)])
-    print_table("Answers by their label, %", ["steered away from, ω", "asked for", *kinds], table)
+            own = [row for row in rows if row["condition"] == name and row["task"] == task]
+            counts = Counter(row["label"] for row in own)
+            counts["different"] = len({row["answer"] for row in own})
+            table.append([name, task, *(f"{100 * counts[kind] / len(own):.1f}" for kind in (*kinds, "different"))])
+    columns = ["steered away from, ω", "asked for", *kinds, "different answers"]
+    print_table("Answers by their label, %", columns, table)
 
 
 def blind(rows: Sequence[dict[str, str]], names: Sequence[str], count: int, folder: Path) -> None:
@@ -102,6 +106,22 @@ def blind(rows: Sequence[dict[str, str]], names: Sequence[str], count: int, fold
     keys = [f"{i}\t{row['condition']}\t{row['task']}\t{row['label']}" for i, row in enumerate(drawn)]
     write_text(folder / "blind.tsv", "\n".join(lines) + "\n")
     write_text(folder / "blind-key.tsv", "\n".join(keys) + "\n")
+
+
+def answered(options: argparse.Namespace) -> list[dict[str, str]]:
+    """Let the model write under every condition, and label what it wrote."""
+    premises = list(islice(read_sentences(options.premises), options.limit))
+    prompts, backend, judge = load_prompts(options.prompts), LocalBackend(options.llm), Judge.load(options.judge)
+    rows = []
+    for condition in conditions(options.omega):
+        for task in TASKS:
+            answers = write(condition, task, premises, prompts, backend)
+            labels = label(judge, premises, answers)
+            rows += [
+                {"condition": condition.name, "task": task, "premise": premise, "answer": answer, "label": verdict}
+                for premise, answer, verdict in zip(premises, answers, labels, strict=True)
+            ]
+    return rows
 
 
 def main() -> None:
@@ -118,21 +138,12 @@ def main() -> None:
     parser.add_argument("--blind-count", type=int, default=50)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    premises = list(islice(read_sentences(options.premises), options.limit))
-    prompts, backend, judge = load_prompts(options.prompts), LocalBackend(options.llm), Judge.load(options.judge)
-    rows = []
-    for condition in conditions(options.omega):
-        for task in TASKS:
-            answers = write(condition, task, premises, prompts, backend)
-            labels = label(judge, premises, answers)
-            rows += [
-                {"condition": condition.name, "task": task, "premise": premise, "answer": answer, "label": verdict}
-                for premise, answer, verdict in zip(premises, answers, labels, strict=True)
-            ]
     folder = Path(options.output)
-    write_text(folder / "answers.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    blind(rows, options.blind, options.blind_count, folder)
-    show(rows)
+    if not (folder / "answers.jsonl").exists():
+        rows = answered(options)
+        blind(rows, options.blind, options.blind_count, folder)
+        write_text(folder / "answers.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    show([json.loads(line) for line in (folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()])
 
 
 if __name__ == "__main__":
