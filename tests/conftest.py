@@ -184,15 +184,44 @@ def killed_training(sentsmith_process):
         (here / "r.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         sets = [part for override in overrides for part in ("--set", override)]
         command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=before)
-        while not (here / "blocked").exists():
-            assert command.running, command.stderr
-            time.sleep(0.01)
+        command.wait_for((here / "blocked").exists)
         command.kill()
         assert command.returncode == -9
         assert not (here / "model" / "run.json").exists()
         return here / "model"
 
     return killed
+
+
+@pytest.fixture(scope="session")
+def blocked_at():
+    """Return a function from a step to the code that stops the world after it, for :func:`killed_training`."""
+
+    def code(step):
+        return f"""
+            import pathlib, signal
+            from sentsmith.training.trainer import LossLog
+            def on_log(self, args, state, control, **kwargs):
+                if state.global_step == {step}:
+                    pathlib.Path("blocked").touch()
+                    signal.pause()
+            LossLog.on_log = on_log
+"""
+
+    return code
+
+
+@pytest.fixture(scope="module")
+def small_blocks():
+    """Embed files in blocks of 16 rows; the value is the code that does so in another process."""
+    from sentsmith.encoders import vectorfile
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorfile, "_BLOCK", 16)
+        yield """
+            from sentsmith.encoders import vectorfile
+            vectorfile._BLOCK = 16
+"""
 
 
 @pytest.fixture(scope="session")
@@ -247,6 +276,14 @@ class Command:
     def kill(self):
         os.kill(self.process.pid, signal.SIGKILL)
         self.wait()
+
+    def wait_for(self, reached):
+        """Wait until ``reached()``, which the command has to bring about while it runs."""
+        deadline = time.monotonic() + 120
+        while not reached():
+            assert self.running, self.stderr
+            assert time.monotonic() < deadline, "the command hangs"
+            time.sleep(0.005)
 
     def interrupt(self):
         os.kill(self.process.pid, signal.SIGINT)

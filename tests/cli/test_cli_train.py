@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 import yaml
@@ -202,9 +201,7 @@ def test_ctrl_c_and_going_on(here, sentsmith_process, train, tiny_bert):
     """
     sets = ("--set", "training.save_steps=2")
     command = sentsmith_process("train", "r.yaml", "--output", "out", *sets, cwd=here, before=before)
-    while not (here / "reached").exists():
-        assert command.running, command.stderr
-        time.sleep(0.01)
+    command.wait_for((here / "reached").exists)
     command.interrupt()
     assert command.returncode == 1
     assert "Traceback" not in command.stderr

@@ -158,11 +158,9 @@ def test_killed_it_ends_with_the_same_bytes(here, command, endpoint, plainly, se
     arguments = ("write", "triplets", "n.txt", "o.parquet", *plainly, "--concurrency", "2", "--quiet")
     for _ in range(kills):
         run = sentsmith_process(*arguments, cwd=here)
-        deadline = time.monotonic() + 60
         # It is let begin: the moments of the kills are spread over the asking.
         before = len(endpoint.seen)
-        while run.running and len(endpoint.seen) == before and time.monotonic() < deadline:
-            time.sleep(0.005)
+        run.wait_for(lambda before=before: len(endpoint.seen) > before)
         time.sleep(dice.uniform(0.0, 0.4))
         assert run.running, run.stderr
         run.kill()
@@ -211,9 +209,7 @@ def test_a_real_model_killed(here, command, writer, sentsmith_process):
     arguments = ("write", "triplets", "s.txt", "o.parquet", *tiny(writer), "--quiet")
     run = sentsmith_process(*arguments, cwd=here, before=small_blocks)
     ledger = here / "o.parquet.ledger.sqlite-wal"
-    deadline = time.monotonic() + 60
-    while run.running and not (ledger.exists() and ledger.stat().st_size > 60_000) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    run.wait_for(lambda: ledger.exists() and ledger.stat().st_size > 60_000)
     run.kill()
     assert not (here / "o.parquet").exists()
     assert sentsmith_process(*arguments, cwd=here, before=small_blocks).wait().returncode == 0

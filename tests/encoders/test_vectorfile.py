@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -209,9 +208,7 @@ def test_kill_and_go_on(tiny_bert, tmp_path, sentences, sentsmith_process):
     arguments = ("embed", "s.txt", "out.npy", "--model", tiny_bert)
     command = sentsmith_process(*arguments, cwd=folder, before=small)
     state = folder / "out.npy.part.json"
-    while not (state.exists() and json.loads(state.read_text())["rows"] > 120):
-        assert command.running, command.stderr
-        time.sleep(0.005)
+    command.wait_for(lambda: state.exists() and json.loads(state.read_text())["rows"] > 120)
     command.kill()
     assert not (folder / "out.npy").exists()
     done = json.loads(state.read_text())["rows"]

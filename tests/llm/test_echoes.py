@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 
 import pytest
 
@@ -324,9 +323,7 @@ def test_kill_and_go_on(folder, there, back, translate, sentences, round_trip, s
     arguments = ("write", "translations", "s.txt", "--llm", f"{there},{back}")
     part = folder / "o.jsonl.part"
     running = sentsmith_process(*arguments, "o.jsonl", cwd=folder, before=small)
-    while not (part.exists() and part.read_bytes().count(b"\n") > 40):
-        assert running.running, running.stderr
-        time.sleep(0.005)
+    running.wait_for(lambda: part.exists() and part.read_bytes().count(b"\n") > 40)
     running.kill()
     assert not (folder / "o.jsonl").exists()
     done = (part.read_bytes().count(b"\n") - 1) // 15 * 15

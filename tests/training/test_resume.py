@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import load_file
 
 from sentsmith.errors import InputError
@@ -17,16 +15,6 @@ from sentsmith.training.trainer import last_checkpoint
 
 # 60 rows are 7 batches an epoch: the run crosses into its second epoch, and the checkpoint of step 9 lies in it.
 SETTINGS = ("training.max_steps=12", "training.save_steps=3", "training.eval_steps=2", "training.blend=0.5")
-# Stops the world after the evaluation of step 10, one step after the checkpoint of step 9, until the kill comes.
-BLOCK = """
-            import pathlib, signal
-            from sentsmith.training.trainer import LossLog
-            def on_log(self, args, state, control, **kwargs):
-                if state.global_step == 11:
-                    pathlib.Path("blocked").touch()
-                    signal.pause()
-            LossLog.on_log = on_log
-"""
 
 
 def weights(folder):
@@ -41,12 +29,6 @@ def assert_same(first, second):
     records = [json.loads((folder / "run.json").read_text()) for folder in (first, second)]
     for key in ("selection", "settings_sha256", "data"):
         assert records[0][key] == records[1][key]
-
-
-def wait_for(path, command):
-    while not path.exists():
-        assert command.running, command.stderr
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -72,20 +54,12 @@ def whole(tmp_path_factory, train_tiny, overrides):
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory, tiny_settings, overrides, sentsmith_process):
-    """Return the folder of a run that was killed with SIGKILL after step 10."""
-    here = tmp_path_factory.mktemp("killed") / "here"
-    here.mkdir()
-    (here / "r.yaml").write_text(yaml.safe_dump(tiny_settings))
-    sets = [part for override in overrides for part in ("--set", override)]
-    command = sentsmith_process("train", "r.yaml", "--output", "model", *sets, cwd=here, before=BLOCK)
-    wait_for(here / "blocked", command)
-    command.kill()
-    assert command.returncode == -9
-    work = here / "model" / "work"
-    assert not (here / "model" / "run.json").exists()
-    assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-9"]
-    return here / "model"
+def killed(tmp_path_factory, tiny_settings, overrides, killed_training, blocked_at):
+    """Return the folder of a run that was killed with SIGKILL after step 10, one after the checkpoint of step 9."""
+    # After the evaluation of step 10.
+    folder = killed_training(tmp_path_factory.mktemp("killed") / "here", tiny_settings, overrides, blocked_at(11))
+    assert [path.name for path in (folder / "work").glob("checkpoint-*")] == ["checkpoint-9"]
+    return folder
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ import shutil
 
 import pytest
 
-from sentsmith.encoders import vectorfile
 from sentsmith.errors import InputError
 from sentsmith.files import atomic_path, write_json
 from sentsmith.methods.distill import teacher as targets
 from sentsmith.training import teachers
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 SETTINGS = (
     "training.max_steps=6",
@@ -22,9 +23,7 @@ SETTINGS = (
 # Blocks of 16 sentences; stops the world before the second block of the second teacher, until the kill comes.
 AT_THE_TEACHERS = """
             import pathlib, signal
-            from sentsmith.encoders import vectorfile
             from sentsmith.encoders.embedding import ModelEncoder
-            vectorfile._BLOCK = 16
             encode, calls = ModelEncoder.encode, []
             def blocking(self, sentences):
                 calls.append(len(sentences))
@@ -34,25 +33,6 @@ AT_THE_TEACHERS = """
                 return encode(self, sentences)
             ModelEncoder.encode = blocking
 """
-# The same after step 3, one after the checkpoint of step 2.
-IN_TRAINING = """
-            import pathlib, signal
-            from sentsmith.encoders import vectorfile
-            from sentsmith.training.trainer import LossLog
-            vectorfile._BLOCK = 16
-            def on_log(self, args, state, control, **kwargs):
-                if state.global_step == 3:
-                    pathlib.Path("blocked").touch()
-                    signal.pause()
-            LossLog.on_log = on_log
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_blocks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectorfile, "_BLOCK", 16)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +41,7 @@ def overrides(narrow_bert, tiny_bert, noisy_bert):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, distill_tiny, overrides):
+def whole(tmp_path_factory, small_blocks, distill_tiny, overrides):
     """Return the folder of the run without a break."""
     folder = tmp_path_factory.mktemp("whole") / "model"
     distill_tiny(folder, *overrides)
@@ -74,9 +54,9 @@ def assert_same(assert_same_run):
 
 
 def test_killed_among_the_teachers(
-    tmp_path, distill_settings, distill_tiny, overrides, whole, killed_training, assert_same, caplog
+    tmp_path, distill_settings, distill_tiny, overrides, whole, killed_training, small_blocks, assert_same, caplog
 ):
-    folder = killed_training(tmp_path / "here", distill_settings, overrides, AT_THE_TEACHERS)
+    folder = killed_training(tmp_path / "here", distill_settings, overrides, small_blocks + AT_THE_TEACHERS)
     assert (folder / "work" / "teacher-1.npy").exists()
     assert json.loads((folder / "work" / "teacher-2.npy.part.json").read_text())["rows"] == 16
     caplog.set_level("INFO", logger="sentsmith")
@@ -87,9 +67,18 @@ def test_killed_among_the_teachers(
 
 
 def test_killed_in_training(
-    tmp_path, distill_settings, distill_tiny, overrides, whole, killed_training, assert_same, caplog
+    tmp_path,
+    distill_settings,
+    distill_tiny,
+    overrides,
+    whole,
+    killed_training,
+    small_blocks,
+    blocked_at,
+    assert_same,
+    caplog,
 ):
-    folder = killed_training(tmp_path / "here", distill_settings, overrides, IN_TRAINING)
+    folder = killed_training(tmp_path / "here", distill_settings, overrides, small_blocks + blocked_at(3))
     assert sorted(path.name for path in (folder / "work").glob("*.npy")) == ["teacher.npy"]
     caplog.set_level("INFO", logger="sentsmith")
     distill_tiny(folder, *overrides, resume=True)

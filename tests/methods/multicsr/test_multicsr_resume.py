@@ -7,19 +7,18 @@ import shutil
 
 import pytest
 
-from sentsmith.encoders import vectorfile
 from sentsmith.encoders.embedding import ModelEncoder
 from sentsmith.errors import InputError
 from sentsmith.methods.multicsr import masking
 from sentsmith.training.trainer import LossLog
 
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
 SETTINGS = ("training.max_steps=6", "training.save_steps=2", "data.held_out=0.1", "multicsr.head=training")
 # Blocks of 16 texts; stops the world before the second one, until the kill comes.
 AT_THE_MASKER = """
             import pathlib, signal
-            from sentsmith.encoders import vectorfile
             from sentsmith.encoders.embedding import ModelEncoder
-            vectorfile._BLOCK = 16
             encode, calls = ModelEncoder.encode, []
             def blocking(self, sentences):
                 calls.append(len(sentences))
@@ -29,25 +28,6 @@ AT_THE_MASKER = """
                 return encode(self, sentences)
             ModelEncoder.encode = blocking
 """
-# The same after step 3, one after the checkpoint of step 2.
-IN_TRAINING = """
-            import pathlib, signal
-            from sentsmith.encoders import vectorfile
-            from sentsmith.training.trainer import LossLog
-            vectorfile._BLOCK = 16
-            def on_log(self, args, state, control, **kwargs):
-                if state.global_step == 3:
-                    pathlib.Path("blocked").touch()
-                    signal.pause()
-            LossLog.on_log = on_log
-"""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_blocks():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectorfile, "_BLOCK", 16)
-        yield
 
 
 def overrides_of(mask, tiny_bert):
@@ -55,7 +35,7 @@ def overrides_of(mask, tiny_bert):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, multicsr_tiny, tiny_bert):
+def whole(tmp_path_factory, small_blocks, multicsr_tiny, tiny_bert):
     """Return a function from the kind of mask to the folder of a run without a break; each is done once."""
     folders = {}
 
@@ -80,8 +60,10 @@ def assert_same(assert_same_run):
 
 
 @pytest.mark.slow
-def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole, killed_training, assert_same, caplog):
-    folder = killed_training(tmp_path / "here", multicsr_settings, SETTINGS, AT_THE_MASKER)
+def test_killed_at_the_masker(
+    tmp_path, multicsr_settings, multicsr_tiny, whole, killed_training, small_blocks, assert_same, caplog
+):
+    folder = killed_training(tmp_path / "here", multicsr_settings, SETTINGS, small_blocks + AT_THE_MASKER)
     (state,) = (folder / "work").glob("*.npy.part.json")
     assert json.loads(state.read_text(encoding="utf-8"))["rows"] == 16
     # The lock of the process that was killed is held by nobody.
@@ -95,10 +77,20 @@ def test_killed_at_the_masker(tmp_path, multicsr_settings, multicsr_tiny, whole,
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", ["cached", "dropout"])
 def test_killed_in_training(
-    tmp_path, multicsr_settings, multicsr_tiny, tiny_bert, whole, killed_training, assert_same, caplog, mask
+    tmp_path,
+    multicsr_settings,
+    multicsr_tiny,
+    tiny_bert,
+    whole,
+    killed_training,
+    small_blocks,
+    blocked_at,
+    assert_same,
+    caplog,
+    mask,
 ):
     overrides = overrides_of(mask, tiny_bert)
-    folder = killed_training(tmp_path / "here", multicsr_settings, overrides, IN_TRAINING)
+    folder = killed_training(tmp_path / "here", multicsr_settings, overrides, small_blocks + blocked_at(3))
     assert len(list((folder / "work").glob("*.npy"))) == (mask == "cached")
     caplog.set_level("INFO", logger="sentsmith")
     multicsr_tiny(folder, *overrides, resume=True)
