@@ -107,9 +107,9 @@ def _masker(options: argparse.Namespace, rows: Any) -> CachedMasker:
 def _embed(options: argparse.Namespace) -> dict[str, Any]:
     for old in Path(options.cache).iterdir():
         old.unlink()
-    masker = _masker(options, _rows(options))
-    texts = len(masker.vectors)
-    return {"per_second": texts / masker.seconds, "seconds": masker.seconds, "texts": texts}
+    texts = _masker(options, _rows(options)).texts
+    count = len(texts.vectors)
+    return {"per_second": count / texts.seconds, "seconds": texts.seconds, "texts": count}
 
 
 def _train(options: argparse.Namespace) -> dict[str, Any]:

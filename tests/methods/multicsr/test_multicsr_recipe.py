@@ -23,6 +23,7 @@ from sentsmith.files import sha256
 from sentsmith.methods.multicsr import masking, recipe
 from sentsmith.methods.multicsr.objective import MultiCSRLoss, false_negative_keep
 from sentsmith.training import run as training_run
+from sentsmith.training import text_vectors
 from sentsmith.training.data import load_rows, triplet_rows
 from sentsmith.training.settings import DataSettings
 from sentsmith.training.teachers import load_teacher
@@ -69,7 +70,7 @@ def cached(values, folder, *overrides):
     """Make or find the masker's vectors in a folder, as a run by these settings does before it trains."""
     resolved = settings.resolve(recipe.Recipe, values, overrides)
     rows, _ = recipe._rows(resolved)
-    return masking.cached_masker(recipe._teacher(resolved, None, rows), rows, folder)
+    return masking.cached_masker(recipe._teacher(resolved, None, rows), rows, folder).texts
 
 
 def test_what_the_record_and_the_card_say(plain, tiny_llama, triplets):
@@ -141,12 +142,12 @@ def test_a_threshold_above_one_trains_as_without_a_mask(multicsr_tiny, tmp_path,
 
 def test_a_second_run_finds_the_vectors(multicsr_settings, multicsr_tiny, tmp_path, monkeypatch, caplog):
     shared = (f"multicsr.cache={tmp_path / 'cache'}", "data.held_out=0.1", "training.max_steps=2")
-    read = masking.read_once
-    monkeypatch.setattr(masking, "read_once", lambda *args, **kwargs: time.sleep(0.3) or read(*args, **kwargs))
+    read = text_vectors.read_once
+    monkeypatch.setattr(text_vectors, "read_once", lambda *args, **kwargs: time.sleep(0.3) or read(*args, **kwargs))
     first = multicsr_tiny(tmp_path / "one", *shared)
     assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".json", ".npy"]
     assert first["seconds"]["masker"] >= 0.3
-    monkeypatch.setattr(masking, "read_once", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(text_vectors, "read_once", lambda *_, **__: 1 / 0)
     caplog.set_level("INFO", logger="sentsmith")
     second = multicsr_tiny(tmp_path / "two", *shared)
     assert "holds the vectors of" in caplog.text
@@ -177,8 +178,8 @@ def test_each_text_is_embedded_once_in_the_right_place(tiny_llama, triplets, tmp
     assert len(rows.held_out) == 4
     teacher = load_teacher(str(tiny_llama), max_length=32, depends={})
     masker = masking.cached_masker(teacher, rows, tmp_path)
-    assert masker.vectors.dtype == np.float32
-    assert masker.vectors.shape == (len({text for row in triplets for text in row}), 32)
+    assert masker.texts.vectors.dtype == np.float32
+    assert masker.texts.vectors.shape == (len({text for row in triplets for text in row}), 32)
     labels = torch.tensor([5, 0, 19])
     wanted = frozen_vectors(tiny_llama, [tuple(rows.train[int(label)].values()) for label in labels])
     features = {"input_ids": torch.zeros(1)}
@@ -188,8 +189,8 @@ def test_each_text_is_embedded_once_in_the_right_place(tiny_llama, triplets, tmp
 
 
 def test_texts_that_could_run_together():
-    assert masking._hash(["ab", "c"]) != masking._hash(["a", "bc"])
-    assert masking._hash(["a 1 b"]) != masking._hash(["a", "b"])
+    assert text_vectors._hash(["ab", "c"]) != text_vectors._hash(["a", "bc"])
+    assert text_vectors._hash(["a 1 b"]) != text_vectors._hash(["a", "b"])
 
 
 @pytest.mark.parametrize("damage", ["cut", "no vectors", "other rows"])
@@ -218,7 +219,7 @@ def test_a_second_run_waits_for_the_one_that_embeds(tmp_path, tiny_llama, triple
     """Two runs at once over the same data: one embeds, the other finds."""
     rows = load_rows(DataSettings(train=str(triplet_file)), triplet_rows)
     teacher = load_teacher(str(tiny_llama), max_length=32, depends={})
-    read, others = masking.read_once, []
+    read, others = text_vectors.read_once, []
 
     def slow(*args, **kwargs):
         # While this one holds the lock, another process asks for it, and gets it when this one is done.
@@ -229,7 +230,7 @@ def test_a_second_run_waits_for_the_one_that_embeds(tmp_path, tiny_llama, triple
         assert other.is_alive()
         read(*args, **kwargs)
 
-    monkeypatch.setattr(masking, "read_once", slow)
+    monkeypatch.setattr(text_vectors, "read_once", slow)
     masking.cached_masker(teacher, rows, tmp_path)
     others[0].join(10)
     assert others[0].exitcode == 0
@@ -238,7 +239,7 @@ def test_a_second_run_waits_for_the_one_that_embeds(tmp_path, tiny_llama, triple
 
 def take(folder):
     (lock,) = folder.glob("*.lock")
-    with masking._alone(lock.with_suffix(".npy")):
+    with text_vectors._alone(lock.with_suffix(".npy")):
         pass
 
 

@@ -268,6 +268,7 @@ def _mask(recipe: Recipe, teacher: Teacher | None, rows: TrainingRows, work: Pat
     begun = time.perf_counter()
     folder = work if settings.cache is None else Path(settings.cache)
     cached = cached_masker(teacher, rows, folder, progress=progress)
+    texts = cached.texts
     seconds = {"masker": round(time.perf_counter() - begun, 1)}
     share = masked_share(
         cached,
@@ -277,7 +278,7 @@ def _mask(recipe: Recipe, teacher: Teacher | None, rows: TrainingRows, work: Pat
         released=settings.bce_logit_zero,
     )
     facts = {
-        "masker": described | {"texts": len(cached.vectors), "seconds": cached.seconds, "found": cached.found},
+        "masker": described | {"texts": len(texts.vectors), "seconds": texts.seconds, "found": texts.found},
         "masked_share": round(share, 6),
     }
     return Mask(cached=cached, facts=facts, seconds=seconds)
