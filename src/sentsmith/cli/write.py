@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sentsmith.cli import asking, console
+from sentsmith.cli.write_rankings import rankings
 
 write = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -15,6 +16,9 @@ write = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode
 @write.callback()
 def _write() -> None:
     """Let a model write more training data."""
+
+
+write.command("rankings")(rankings)
 
 
 @write.command("triplets")

@@ -55,7 +55,7 @@ class Outcome:
 
 
 def ask(
-    questions: Iterable[Question],
+    questions: Iterable[Question | None],
     backend: Backend,
     ledger: Ledger,
     decoding: Decoding,
@@ -74,7 +74,9 @@ def ask(
     unreadable answers, and only ``retry_quarantined`` asks them again, in a later run.
 
     Args:
-        questions: Read lazily, as the model gets to them. The same question twice is asked once.
+        questions: Read lazily, as the model gets to them. The same question twice is asked once. A None among them says
+            that the next one depends on the answers: what was yielded before it is settled, and in the ledger, when the
+            next element is read. (Not so what was lost, until somebody answers again.)
         backend: The model.
         ledger: Where answers are looked up and kept; each list that the backend hands over is one transaction.
         decoding: How tokens are chosen.
@@ -91,6 +93,7 @@ def ask(
         SentsmithError: 20 requests in a row were lost (see :class:`~sentsmith.llm.backend.Answer`), or the backend
             gave up. All other answers are kept; what was lost is not recorded, so that the next run asks it.
         SettingsError: ``retries`` is negative, or the budget is money and there is no price.
+        ValueError: None came without a question since the last one: it would wait for ever.
     """
     if retries < 0:
         raise SettingsError(f"retries {retries}: must be 0 or more")
@@ -119,7 +122,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Run:
-    questions: Iterator[Question]
+    questions: Iterator[Question | None]
     backend: Backend
     ledger: Ledger
     decoding: Decoding
@@ -136,6 +139,8 @@ class _Run:
     lost: dict[str, tuple[_Open, Entry]] = field(default_factory=dict)
     reopened: set[str] = field(default_factory=set)
     exhausted: bool = False
+    # Whether a question was read since the last None.
+    read: bool = False
     stopped: bool = False
     asked: int = 0
     skipped: int = 0
@@ -180,12 +185,11 @@ class _Run:
             raise SentsmithError(f"{self.backend.name} left {len(self.under_way)} prompts without an answer")
 
     def first_time(self) -> Iterator[tuple[str, Prompt]]:
-        """Yield what has no answer yet; ends early where the budget must settle, or too many wait for another try."""
+        """Yield what has no answer yet; ends early where answers must come first, or too many wait for another try."""
         while sum(map(len, self.waiting.values())) < _WAITING:
             if self.held is None:
-                question = next(self.questions, None)
+                question = self.pull()
                 if question is None:
-                    self.exhausted = True
                     return
                 self.held = self.sorted_out(question)
             if self.held is not None:
@@ -196,6 +200,20 @@ class _Run:
                 self.asked += 1
                 self.under_way[item.key] = item
                 yield item.key, item.question.prompt
+
+    def pull(self) -> Question | None:
+        """Return the next question; None at the end, or where the next one depends on answers that are to come."""
+        for question in self.questions:
+            if question is not None:
+                self.read = True
+                return question
+            if not self.read:
+                raise ValueError("questions: None twice, and no question in between: what should be answered before?")
+            self.read = False
+            if self.under_way or self.waiting:
+                return None
+        self.exhausted = True
+        return None
 
     def next_time(self, attempt: int) -> Iterator[tuple[str, Prompt]]:
         """Yield what had so many unreadable answers; ends early where the budget must settle."""

@@ -66,6 +66,7 @@ def estimate(
     decoding: Decoding,
     *,
     price: Price | None = None,
+    retries: int = 1,
 ) -> Estimate:
     """Tell what :func:`~sentsmith.llm.answering.ask` of these questions would take.
 
@@ -80,13 +81,14 @@ def estimate(
         ledger: What is known already.
         decoding: As it will be asked.
         price: Of a million tokens.
+        retries: How often an unreadable answer will be asked again.
     """
     open_, known, samples = _survey(questions, backend, ledger, decoding)
     history = ledger.history(backend.name)
     unknown = [kind for kind in open_ if kind not in history]
     if unknown and backend.local:
         tried = [question for kind in unknown for question in _even(samples[kind].items, _TRIED)]
-        outcome = ask(tried, backend, ledger, decoding, price=price)
+        outcome = ask(tried, backend, ledger, decoding, price=price, retries=retries)
         for question in tried:
             open_[_kind(question)] -= 1
         known += outcome.asked

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -173,7 +173,7 @@ def complete_rows(
         decoding: As it was asked.
         tally: Is counted up.
     """
-    with _quarantine(files.quarantine) as left_out:
+    with quarantine(files.quarantine) as left_out:
         for number, (row, questions) in enumerate(rows, start=1):
             tally.rows += 1
             records = {name: ledger.get(key_of(question, model, decoding)) for name, question in questions.items()}
@@ -226,7 +226,8 @@ def was_lost(record: Record) -> bool:
 
 
 @contextlib.contextmanager
-def _quarantine(path: Path) -> Iterator[Any]:
+def quarantine(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield what takes the rows that are left out; the file is whole, or absent where there is no such row."""
     count = 0
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
 

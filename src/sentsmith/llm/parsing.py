@@ -1,4 +1,4 @@
-"""A model's raw answer → the sentence or the score in it, or the reason why there is none."""
+"""A model's raw answer → the sentence, the list or the score in it, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sentsmith.settings import Settings
 
 _SCORE = re.compile(r"[0-9](\.[0-9])?")
 _HIGHEST = 5.0
+_ITEM = re.compile(r"\s*(?P<bold>\*\*)?(?P<number>[0-9]{1,4})[.):](?P<closed>\*\*)?(?P<text>\s.*|)$")
 TOO_SHORT_OR_LONG = ("too short", "too long")
 """The reasons that depend on :class:`LengthBounds`."""
 
@@ -57,19 +58,91 @@ def read_sentence(answer: str, given: str, bounds: LengthBounds) -> str:
         Unreadable: ``empty`` (no letter and no digit), ``newline`` (several lines), ``copy`` (the normal form of the
             input), ``too short``, ``too long``, ``control character``.
     """
-    text = answer.strip()
-    if len(text) > 1 and _QUOTES.get(text[0]) == text[-1]:
-        text = text[1:-1].strip()
+    text = _unquoted(answer.strip())
     form = normal_form(text)
+    _need_one_line(text, form)
+    if form == normal_form(given):
+        raise Unreadable("copy")
+    lowest, highest = bounds.min_ratio * len(given), bounds.max_ratio * len(given)
+    return _of_length(text, max(bounds.min_characters, lowest), min(bounds.max_characters, highest))
+
+
+def read_line(answer: str, bounds: LengthBounds) -> str:
+    """Return the one line of an answer; it may say again what was given, and be of any length beside that.
+
+    White space, code fences and one pair of quotation marks around it are taken away.
+
+    Args:
+        answer: The raw answer.
+        bounds: How long it may be; the ratios are not used.
+
+    Raises:
+        Unreadable: ``empty`` (no letter and no digit), ``newline`` (several lines), ``too short``, ``too long``,
+            ``control character``.
+    """
+    text = _unquoted(answer.strip().strip("`").strip())
+    _need_one_line(text, normal_form(text))
+    return _of_length(text, bounds.min_characters, bounds.max_characters)
+
+
+def read_list(answer: str, count: int, bounds: LengthBounds) -> str:
+    """Return the sentences of a numbered list, one a line.
+
+    ``1. text``, ``1) text``, ``1: text`` and any of them with the number or the item in bold are items. Text before the
+    first one is passed over, and so is text after the last one and an empty line.
+
+    Args:
+        answer: The raw answer.
+        count: How many items there must be.
+        bounds: How long each may be; the ratios are not used.
+
+    Raises:
+        Unreadable: ``numbering`` (not 1, 2, 3 … in order), ``too few`` or ``too many`` items, ``newline`` (an item of
+            several lines), or what :func:`read_line` says of an item.
+    """
+    items: list[str] = []
+    open_ = False  # whether a line that has no number would belong to the item before it
+    for line in answer.strip().splitlines():
+        found = _ITEM.match(line)
+        if found is None:
+            if line.strip() and items and (open_ or len(items) < count):
+                raise Unreadable("newline: an item is more than one line")
+            open_ = open_ and bool(line.strip())
+            continue
+        if len(items) == count:
+            raise Unreadable(f"too many: more than {count} items")
+        if int(found["number"]) != len(items) + 1:
+            raise Unreadable(f"numbering: {found['number']} where {len(items) + 1} was due")
+        items.append(_item(found))
+        open_ = True
+    if len(items) < count:
+        raise Unreadable(f"too few: {len(items)} items of {count}")
+    return "\n".join(read_line(item, bounds) for item in items)
+
+
+def _item(found: re.Match[str]) -> str:
+    text = found["text"].strip()
+    # Bold from before the number to the end of the item.
+    return text.removesuffix("**") if found["bold"] and not found["closed"] else text
+
+
+def _unquoted(text: str) -> str:
+    if len(text) > 1 and _QUOTES.get(text[0]) == text[-1]:
+        return text[1:-1].strip()
+    return text
+
+
+def _need_one_line(text: str, form: str) -> None:
     if not form:
         raise Unreadable("empty")
     if len(text.splitlines()) > 1:
         raise Unreadable("newline")
-    if form == normal_form(given):
-        raise Unreadable("copy")
-    if len(text) < max(bounds.min_characters, bounds.min_ratio * len(given)):
+
+
+def _of_length(text: str, lowest: float, highest: float) -> str:
+    if len(text) < lowest:
         raise Unreadable(TOO_SHORT_OR_LONG[0])
-    if len(text) > min(bounds.max_characters, bounds.max_ratio * len(given)):
+    if len(text) > highest:
         raise Unreadable(TOO_SHORT_OR_LONG[1])
     line = one_line(text)
     if any(unicodedata.category(character) in _NO_TEXT for character in line):

@@ -1,8 +1,8 @@
 """Prompt files: what a language model is asked, and how its answer is read.
 
 A prompt file is YAML: a layout, and for each task its instructions (one is drawn for each sentence), the task that is
-its opposite, worked examples, and the rule its answers are read by. Two ship: ``multicsr`` for general models that
-follow instructions, and ``nli-lm-8m`` for the small model of that name.
+its opposite, worked examples, and the rule its answers are read by. Those that ship: ``multicsr`` and ``ranking`` for
+general models that follow instructions, and ``nli-lm-8m`` for the small model of that name.
 
 Sentences are data. Each is put on one line, and what has been inserted is never read again for placeholders, so a
 sentence that holds ``{input}``, a marker of the layout or an instruction stays a sentence.
@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.llm.backend import Prompt
-from sentsmith.llm.parsing import LengthBounds, one_line, read_score, read_sentence
+from sentsmith.llm.parsing import LengthBounds, one_line, read_line, read_list, read_score, read_sentence
 from sentsmith.llm.questions import Question, Unreadable
 from sentsmith.settings import Settings, read_yaml
 
@@ -32,7 +32,13 @@ Noise = Literal["opposite", "reordered", "masked", "truncated", "none"]
 """The second instruction that an answer is steered away from; see :meth:`Prompts.question`."""
 NOISES: tuple[Noise, ...] = get_args(Noise)
 
+Reading = Literal["sentence", "line", "list", "score"]
+"""How an answer is read: a sentence that is no copy of the input; a line, which may be; as many numbered lines as are
+asked for; a score."""
+
 MASK = "[MASK]"
+COUNT = "{count}"
+"""Stands in the instructions of a list for how many sentences it is to have."""
 _MASKED_SHARE = 0.15
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # Part of a layout → the placeholders it must have, and those it may have.
@@ -77,13 +83,15 @@ class Task(Settings):
     inputs: int = Field(default=1, ge=1, description="How many sentences it is asked about")
     opposite: str | None = Field(default=None, description="The task whose instructions an answer is steered away from")
     exemplars: tuple[Exemplar, ...] = ()
-    parse: Literal["sentence", "score"] = Field(description="How an answer is read")
+    parse: Reading = Field(description="How an answer is read")
     template: Template | None = Field(default=None, description="A layout of its own")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if not all(instruction.strip() for instruction in self.instructions):
             raise ValueError("an instruction is empty")
+        if self.parse == "list":
+            return self._whole_list()
         for place, exemplar in enumerate(self.exemplars):
             if len(exemplar.inputs) != self.inputs:
                 raise ValueError(f"exemplars.{place} has {len(exemplar.inputs)} inputs; the task has {self.inputs}")
@@ -91,6 +99,13 @@ class Task(Settings):
                 _reader(self.parse, exemplar.inputs, LengthBounds())(exemplar.output)
             except Unreadable as error:
                 raise ValueError(f"exemplars.{place}.output would not be read: {error}") from error
+        return self
+
+    def _whole_list(self) -> Self:
+        if not all(COUNT in instruction for instruction in self.instructions):
+            raise ValueError(f"an instruction does not say how many sentences: write {COUNT} for the number")
+        if self.exemplars:
+            raise ValueError("a list has no exemplars; show an example in its instruction")
         return self
 
 
@@ -131,6 +146,8 @@ class Prompts(Settings):
         *,
         seed: int = 0,
         noise: Noise = "none",
+        against: Sequence[str] | None = None,
+        count: int | None = None,
         bounds: LengthBounds | None = None,
         exemplars: Mapping[str, Sequence[Exemplar]] | None = None,
     ) -> Question:
@@ -145,30 +162,56 @@ class Prompts(Settings):
             noise: What the answer is steered away from: ``opposite``, the same inputs under an instruction of the
                 opposite task, with that task's exemplars; ``reordered``, the own instruction with its words shuffled;
                 ``masked``, with 15 % of its words masked; ``truncated``, its first half; ``none``, nothing.
+            against: Steers the answer away from the same instruction about these other sentences instead; not together
+                with a noise.
+            count: How many sentences a list is to have; for tasks that are read as one, and only for them.
             bounds: How long a written sentence may be.
             exemplars: Worked examples by task, in place of the file's; a task that is not there has none.
 
         Raises:
             SettingsError: ``noise`` is ``opposite`` and the task has none.
-            ValueError: Another number of inputs.
+            ValueError: Another number of inputs, a count for no list or none for one, or ``noise`` and ``against``.
         """
         chosen = self.tasks[task]
-        if len(inputs) != chosen.inputs:
-            raise ValueError(f"task {task!r} is asked about {chosen.inputs} sentences, not {len(inputs)}")
+        for texts in (inputs, against):
+            if texts is not None and len(texts) != chosen.inputs:
+                raise ValueError(f"task {task!r} is asked about {chosen.inputs} sentences, not {len(texts)}")
+        if (count is not None) != (chosen.parse == "list"):
+            raise ValueError(f"task {task!r} is read as a {chosen.parse}; count is {count}")
         given = tuple(map(one_line, inputs))
         instruction = _dice(seed, task, *given).choice(chosen.instructions)
+        if count is not None:
+            instruction = instruction.replace(COUNT, str(count))
         text = self._render(task, instruction, given, exemplars)
-        against = None
-        if noise == "opposite":
-            if chosen.opposite is None:
-                raise SettingsError(f"task {task!r} has no opposite in this prompt file; use another noise")
-            other = _dice(seed, chosen.opposite, *given).choice(self.tasks[chosen.opposite].instructions)
-            against = self._render(chosen.opposite, other, given, exemplars)
-        elif noise != "none":
+        if against is None:
+            other = self._noisy(task, instruction, given, seed, noise, exemplars)
+        elif noise == "none":
+            other = self._render(task, instruction, tuple(map(one_line, against)), exemplars)
+        else:
+            raise ValueError(f"an answer is steered away from the noise {noise!r} or from other sentences, not both")
+        reader = _reader(chosen.parse, given, bounds or LengthBounds(), count or 0)
+        return Question(task=task, given=given, prompt=Prompt(text, other), parse=reader)
+
+    def _noisy(
+        self,
+        task: str,
+        instruction: str,
+        given: Sequence[str],
+        seed: int,
+        noise: Noise,
+        exemplars: Mapping[str, Sequence[Exemplar]] | None,
+    ) -> str | None:
+        """Return the prompt with the noise in place of the instruction; None without a noise."""
+        if noise == "none":
+            return None
+        if noise != "opposite":
             noisy = _NOISY[noise](instruction, _dice(seed, noise, task, *given))
-            against = self._render(task, noisy, given, exemplars)
-        reader = _reader(chosen.parse, given, bounds or LengthBounds())
-        return Question(task=task, given=given, prompt=Prompt(text, against), parse=reader)
+            return self._render(task, noisy, given, exemplars)
+        opposite = self.tasks[task].opposite
+        if opposite is None:
+            raise SettingsError(f"task {task!r} has no opposite in this prompt file; use another noise")
+        other = _dice(seed, opposite, *given).choice(self.tasks[opposite].instructions)
+        return self._render(opposite, other, given, exemplars)
 
     def _render(
         self,
@@ -282,5 +325,11 @@ _NOISY: dict[str, Callable[[str, random.Random], str]] = {
 }
 
 
-def _reader(rule: str, given: Sequence[str], bounds: LengthBounds) -> Callable[[str], str | float]:
-    return read_score if rule == "score" else partial(read_sentence, given=given[0], bounds=bounds)
+def _reader(rule: Reading, given: Sequence[str], bounds: LengthBounds, count: int = 0) -> Callable[[str], str | float]:
+    readers: dict[Reading, Callable[[str], str | float]] = {
+        "sentence": partial(read_sentence, given=given[0], bounds=bounds),
+        "line": partial(read_line, bounds=bounds),
+        "list": partial(read_list, count=count, bounds=bounds),
+        "score": read_score,
+    }
+    return readers[rule]
