@@ -40,9 +40,7 @@ def measured(
     """
     if kept.is_file():
         return int(json.loads(kept.read_text(encoding="utf-8"))["tokens"])
-    # A column of numbers is the labels'.
-    texts = [name for name, value in rows[0].items() if isinstance(value, str)]
-    columns = [model.preprocess([row[name] for row in rows]) for name in texts]
+    columns = [model.preprocess(texts) for name in rows[0] if (texts := _texts(rows, name))]
     device = model.device
     features = {key: value.to(device) for key, value in join(columns).items()}
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -57,6 +55,12 @@ def measured(
     write_json(kept, {"tokens": best, "seconds": {str(tokens): round(s, 4) for tokens, s in seconds.items()}})
     logger.info("chunks of %d tokens are the fastest here: %.3f s a batch", best, seconds[best])
     return best
+
+
+def _texts(rows: Sequence[dict[str, Any]], name: str) -> list[str]:
+    """Return the texts of a column whose cells are texts or lists of them; none of one that holds labels."""
+    cells = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
+    return [text for cell in cells for text in cell if isinstance(text, str)]
 
 
 def _time(

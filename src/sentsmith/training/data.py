@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentsmith.corpus.audit import find_record
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.reading import read_sentences, read_triplets
+from sentsmith.corpus.reading import read_rankings, read_sentences, read_triplets
 from sentsmith.errors import InputError
 from sentsmith.training.settings import SourceSettings
 
@@ -58,7 +58,7 @@ class TrainingRows:
 
 def load_rows(
     settings: SourceSettings,
-    read: Callable[[str], Iterable[dict[str, str]]] | None = None,
+    read: Callable[[str], Iterable[dict[str, Any]]] | None = None,
     *,
     held_out: float = 0.0,
     seed: int = 0,
@@ -101,15 +101,20 @@ def triplet_rows(path: str) -> Iterator[dict[str, str]]:
     return (asdict(row) for row in read_triplets(path))
 
 
+def ranking_rows(path: str) -> Iterator[dict[str, list[str]]]:
+    """Open ranked lists (sentences) for :func:`load_rows`."""
+    return ({"sentences": list(row.sentences)} for row in read_rankings(path))
+
+
 def _sentences(settings: SourceSettings) -> Iterator[dict[str, str]]:
     return ({"sentence": sentence} for sentence in read_sentences(settings.train, column=settings.column))
 
 
-def _limited(rows: Iterable[dict[str, str]], limit: int | None) -> Iterator[dict[str, str]]:
+def _limited(rows: Iterable[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
     return itertools.islice(rows, limit)
 
 
-def _columns(kind: type[Dataset], names: list[str], rows: list[dict[str, str]]) -> Dataset:
+def _columns(kind: type[Dataset], names: list[str], rows: list[dict[str, Any]]) -> Dataset:
     return kind.from_dict({name: [row[name] for row in rows] for name in names})
 
 

@@ -35,6 +35,7 @@ from sentsmith.versions import versions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
     from torch import nn
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Plan:
         loss: Makes the loss, given the model and the chunking.
         rows: The training rows.
         readout: Turns the model in training into the model to judge and save.
+        collator: Turns rows into batches, given the model, where the rows are not columns of single texts.
         judge: Chooses the checkpoint in place of the shared judges, when the method has one of its own.
         temperature: τ of the held-out judge, when there is no dev file.
         notes: Lines for the model card.
@@ -60,6 +62,7 @@ class Plan:
     loss: Callable[[SentenceTransformer, Chunking], nn.Module]
     rows: TrainingRows
     readout: Callable[[SentenceTransformer], SentenceTransformer] = field(default=lambda model: model)
+    collator: Callable[[SentenceTransformer], SentenceTransformerDataCollator] | None = None
     judge: Judge | None = None
     temperature: float = 0.05
     notes: Sequence[str] = ()
@@ -108,6 +111,7 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
             precision=precision,
             evaluator=None if judge is None else JudgeEvaluator(judge, plan.readout, blend, longest),
             callbacks=[keeper, LossLog()],
+            collator=None if plan.collator is None else plan.collator(plan.model),
             progress=progress,
         )
         _fit(trainer, keeper, work)

@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 
 from sentsmith.encoders.embedding import ModelEncoder, max_length
 from sentsmith.encoders.protocol import Encoder
+from sentsmith.evaluation.ordering import ranking_correlation
 from sentsmith.evaluation.pairs import read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
 from sentsmith.files import atomic_path, write_json
@@ -91,6 +92,24 @@ class HeldOutJudge:
         units = [torch.nn.functional.normalize(part, dim=1) for part in vectors]
         logits = units[0] @ torch.cat(units[1:]).T / self.temperature
         return -float(torch.nn.functional.cross_entropy(logits, torch.arange(len(logits))))
+
+
+class ListJudge:
+    """The mean rank correlation, times 100, of ranked lists kept apart from the training data.
+
+    Args:
+        lists: Each three sentences or more.
+    """
+
+    metric = "rank correlation of lists"
+
+    def __init__(self, lists: Sequence[Sequence[str]]) -> None:
+        self.source = f"{len(lists)} held-out training rows"
+        self.lists = lists
+
+    def score(self, encoder: Encoder) -> float:
+        """Return the mean Spearman × 100 of cosine to the first sentence and the order of the list."""
+        return 100 * float(np.mean(ranking_correlation(encoder, self.lists)))
 
 
 def _thinned(sentence: str, dice: random.Random) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.evaluation import BaseEvaluator
+    from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
     from torch import nn
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ def make_trainer(
     evaluator: BaseEvaluator | None,
     callbacks: Sequence[TrainerCallback],
     progress: bool,
+    collator: SentenceTransformerDataCollator | None = None,
 ) -> Trainer:
     """Return a trainer over ``rows``, set up by ``settings``; its checkpoints go to ``work``.
 
@@ -158,6 +160,7 @@ def make_trainer(
         train_dataset=rows,
         loss=loss,
         evaluator=evaluator,
+        data_collator=collator,
         callbacks=[OwnDropout(), *callbacks],
     )
     # The library prints raw dictionaries to standard output between the lines of the bar.
