@@ -163,9 +163,9 @@ def run(
         judge = ListJudge(rows.held_out["sentences"])
     set_seed(recipe.training.seed)
     model = load(recipe.model)
+    teacher = None if recipe.ranking.target == "list" else _teacher(recipe)
     work = place.open(recipe, rows.sha256)
     begun = time.perf_counter()
-    teacher = None if recipe.ranking.target == "list" else _teacher(recipe)
     texts = None if teacher is None else _read(recipe, teacher, rows, work, progress=progress)
     seconds = {} if texts is None else {"teacher": round(time.perf_counter() - begun, 1)}
     facts |= {"teacher": None if teacher is None or texts is None else _described(recipe, teacher, texts)}
