@@ -174,6 +174,24 @@ def test_heat_maps_with_the_same_limits_compare():
     assert shade(0.9)[0] > shade(0.1)[0]
 
 
+def test_heat_map_writes_every_so_many_label():
+    svg = heat_map(np.eye(5), row_labels=list("abcde"), column_labels=list("vwxyz"), title="t", label_every=2)
+    assert [text for text in texts(svg) if text in set("abcdevwxyz")] == list("vxzace")
+    assert len(cells(svg)) == 25
+
+
+def test_heat_map_of_many_columns_draws_each_shade_once():
+    values = np.tile([0.0, 0.5, -0.5, float("nan")], (2, 5))
+    svg = heat_map(values, row_labels=list("ab"), column_labels=[str(n) for n in range(20)], title="t")
+    assert cells(svg) == [("after", 0.05), ("after", 0.65), ("loss", 0.65)]
+    shapes = [element.get("d") for element in parse(svg).iter() if "opacity: 0.65" in element.get("style", "")]
+    assert [shape.count("M") for shape in shapes] == [10, 10]
+    # The second column of four: cells of one shade begin four columns after each other.
+    starts = sorted({float(found) for found in re.findall(r"M ([\d.]+)", shapes[0])})
+    assert len(starts) == 5
+    assert np.ptp(np.diff(starts)) < 1e-3
+
+
 @pytest.mark.parametrize(
     ("matrix", "rows", "columns", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,12 +31,17 @@ def evaluate(
     suite: Annotated[
         str,
         typer.Option(
-            help="Suites, separated by commas: sts, transfer, bitext; nothing of the tests: sts-dev, diagnostics."
+            help="Suites, separated by commas: sts, transfer, bitext; nothing of the tests: sts-dev, diagnostics, "
+            "lists."
         ),
     ] = "sts",
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Folder that holds sts/, transfer/ and bitext/; without it sts comes from the hub."),
+    ] = None,
+    lists: Annotated[
+        list[Path] | None,
+        typer.Option(help="With lists: a file of ranked lists (.jsonl, .parquet); may be given several times."),
     ] = None,
     sentence: Annotated[
         str | None, typer.Option(help="With diagnostics: the sentence whose attention is drawn.")
@@ -70,7 +76,7 @@ def evaluate(
     quiet: console.Quiet = False,
     as_json: console.Json = False,
 ) -> None:
-    """Measure models on STS12-16, STS-B, SICK-R, the transfer tasks, bitext; diagnose them; write results.json."""
+    """Measure models on STS, transfer tasks, bitext and ranked lists; diagnose them; write results.json."""
     console.start(quiet=quiet)
     suites = [name.strip() for name in suite.split(",") if name.strip()]
     if llm is None:
@@ -78,11 +84,12 @@ def evaluate(
         asking.refuse(context, (*_OF_A_LLM, "device"), why)
         if not models:
             raise SettingsError("nothing to measure: give a MODEL (a folder, a hub name, or minilm), or --llm SPEC")
-        _measure(models, suites, data_dir, output, sentence=sentence, tokens=tokens, as_json=as_json)
+        _measure(models, suites, data_dir, output, lists or (), sentence=sentence, tokens=tokens, as_json=as_json)
         return
     if models:
         raise SettingsError(f"--llm and {' '.join(models)}: measure one or the other, a language model or MODEL")
     asking.refuse(context, ("sentence", "tokens"), "is for the suite diagnostics, which --llm has not")
+    asking.refuse(context, ("lists",), "is for the suite lists, which --llm has not")
     from sentsmith.methods.multicsr import direct
 
     price, most = asking.price_of(price_in, price_out), asking.budget_of(budget)
@@ -123,6 +130,7 @@ def _measure(
     suites: list[str],
     data_dir: Path | None,
     output: Path,
+    lists: Sequence[Path],
     *,
     sentence: str | None,
     tokens: int | None,
@@ -131,8 +139,10 @@ def _measure(
     from sentsmith.encoders.embedding import as_encoder
     from sentsmith.encoders.loading import load
     from sentsmith.evaluation import diagnostics
+    from sentsmith.evaluation import lists as ranked
     from sentsmith.evaluation.suite import evaluate_models, table
     from sentsmith.report.diagnosis import draw
+    from sentsmith.report.drift import draw as draw_lists
 
     results = evaluate_models(
         models,
@@ -142,11 +152,18 @@ def _measure(
         output=output,
         diagnostics=diagnostics.asked_for(sentence=sentence, tokens=tokens),
         draw=draw,
+        lists=lists,
+        draw_lists=draw_lists,
     )
     if as_json:
         console.show_json(results[0] if len(results) == 1 else results)
         return
-    console.show_table("Spearman (STS) and accuracy (transfer, bitext), times 100", *table(results))
+    if set(suites) != {ranked.LISTS}:
+        title = "Spearman (STS), accuracy (transfer, bitext) and Kendall's τ (lists), times 100"
+        console.show_table(title, *table(results))
     columns, rows = diagnostics.table(results)
     if rows:
         console.show_table("Diagnostics, over STS-B's dev part", columns, rows)
+    columns, rows = ranked.table(results)
+    if rows:
+        console.show_table("Ranked lists: Kendall's τ times 100; neighbours in order in %", columns, rows)

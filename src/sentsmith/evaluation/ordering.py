@@ -30,12 +30,7 @@ def ranking_correlation(encoder: Encoder, lists: Sequence[Ranking | Sequence[str
     Raises:
         InputError: There is no list, or one has fewer than three sentences.
     """
-    if not lists:
-        raise InputError("no ranked lists given")
-    plain = [entry.sentences if isinstance(entry, Ranking) else entry for entry in lists]
-    for row, sentences in enumerate(plain, start=1):
-        if len(sentences) < 3:
-            raise InputError(f"ranked list {row} has {len(sentences)} sentences; three or more are needed")
+    plain = plain_lists(lists)
     embedded = Embedded((text for sentences in plain for text in sentences), encoder)
     values = []
     for sentences in plain:
@@ -43,6 +38,21 @@ def ranking_correlation(encoder: Encoder, lists: Sequence[Ranking | Sequence[str
         cosines = cosine(np.broadcast_to(vectors[0], vectors[1:].shape), vectors[1:])
         values.append(spearman(cosines, -np.arange(len(cosines))))
     return np.array(values, dtype=np.float64)
+
+
+def plain_lists(lists: Sequence[Ranking | Sequence[str]]) -> list[Sequence[str]]:
+    """Return the sentences of each list, once all of them can be ranked.
+
+    Raises:
+        InputError: There is no list, or one has fewer than three sentences.
+    """
+    if not lists:
+        raise InputError("no ranked lists given")
+    plain = [entry.sentences if isinstance(entry, Ranking) else entry for entry in lists]
+    for row, sentences in enumerate(plain, start=1):
+        if len(sentences) < 3:
+            raise InputError(f"ranked list {row} has {len(sentences)} sentences; three or more are needed")
+    return plain
 
 
 def triplet_accuracy(encoder: Encoder, triplets: Sequence[Triplet | tuple[str, str, str]]) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from sentsmith.evaluation.bitext import load_bitext
 from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings, diagnose
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.hub import load_sts_from_hub
+from sentsmith.evaluation.lists import LISTS, load_lists
 from sentsmith.evaluation.softmax import ProbeSettings
 from sentsmith.evaluation.sts import StsTask, load_part, load_sts, load_sts_dev
 from sentsmith.evaluation.transfer import load_transfer
@@ -31,6 +32,7 @@ SUITES: dict[str, str] = {
     "transfer": "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC",
     "bitext": "the nearest sentence of the other language, both ways, for every pair of languages in the folder",
     DIAGNOSTICS: "geometry, attention and cost, over STS-B's dev part: nothing of the tests",
+    LISTS: "how the ranked lists of given files drift, beside the same sentences in no order",
 }
 # SICK is only whole on the hub: an average with it must not stand under the name of the published one.
 _STS_HUB = "sts-hub"
@@ -59,7 +61,11 @@ Tasks = Mapping[str, Sequence[Task]]
 
 
 def load_suites(
-    suites: Sequence[str], *, data_dir: str | Path | None = None, probe: ProbeSettings | None = None
+    suites: Sequence[str],
+    *,
+    data_dir: str | Path | None = None,
+    probe: ProbeSettings | None = None,
+    lists: Sequence[str | Path] = (),
 ) -> Tasks:
     """Read the tasks of suites, so that wrong data is found before a model is loaded.
 
@@ -68,9 +74,11 @@ def load_suites(
         data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``. Without it ``sts`` is fetched from the hub, and
             called ``sts-hub``.
         probe: How the classifiers of ``transfer`` are trained; SentEval's way by default.
+        lists: Files of ranked lists, for the suite ``lists``.
 
     Raises:
-        SettingsError: No suite, an unknown one (the nearest is suggested), or one that needs ``data_dir``.
+        SettingsError: No suite, an unknown one (the nearest is suggested), one that needs ``data_dir``, ``lists``
+            without their suite or the reverse, or a file of lists that has the name of another task.
         InputError: Data is missing or wrong.
     """
     names = list(dict.fromkeys(suites))
@@ -79,15 +87,25 @@ def load_suites(
             near = difflib.get_close_matches(name, SUITES, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise SettingsError(f"unknown suite {name!r}; {hint}known suites: {', '.join(SUITES)}")
-        if data_dir is None and name != "sts":
+        if data_dir is None and name not in ("sts", LISTS):
             raise SettingsError(
                 f"suite {name!r} is read from a folder: give --data-dir, which holds sts/, transfer/ and bitext/"
             )
     if not names:
         raise SettingsError(f"no suite given; known suites: {', '.join(SUITES)}")
-    return {
-        _STS_HUB if data_dir is None else name: _load_suite(name, data_dir, probe or ProbeSettings()) for name in names
-    }
+    if lists and LISTS not in names:
+        raise SettingsError(f"lists to measure are for the suite {LISTS!r}; add it to the suites")
+    tasks: dict[str, Sequence[Task]] = {}
+    for name in names:
+        if name == LISTS:
+            tasks[name] = list(load_lists(lists).values())
+        else:
+            hub = data_dir is None
+            tasks[_STS_HUB if hub else name] = _load_suite(name, data_dir, probe or ProbeSettings())
+    others = {task.name for suite, members in tasks.items() if suite != LISTS for task in members}
+    if taken := [task.name for task in tasks.get(LISTS, ()) if task.name in others]:
+        raise SettingsError(f"a file of lists is called {taken[0]!r}, as a task of the other suites is; rename it")
+    return tasks
 
 
 def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings) -> Sequence[Task]:
@@ -110,6 +128,7 @@ def evaluate(
     data_dir: str | Path | None = None,
     probe: ProbeSettings | None = None,
     diagnostics: DiagnosticSettings | None = None,
+    lists: Sequence[str | Path] = (),
 ) -> dict[str, Any]:
     """Measure a model on whole suites; see :func:`load_suites` for the arguments and errors.
 
@@ -120,13 +139,15 @@ def evaluate(
         data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``.
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
+        lists: Files of ranked lists, for the suite ``lists``.
 
     Returns:
-        What ``results.json`` holds: ``model``; ``scores`` by task (Spearman and accuracy times 100, not
-        rounded); ``averages`` by suite; ``diagnostics``, if that suite was asked for; ``details``: the aggregation,
-        the classifier, each task's subset scores, rows and skipped files, seconds, versions.
+        What ``results.json`` holds: ``model``; ``scores`` by task (Spearman, accuracy and Kendall's τ times 100,
+        not rounded); ``averages`` by suite, ``lists`` aside; ``diagnostics``, if that suite was asked for;
+        ``details``: the aggregation, the classifier, each task's subset scores, rows and skipped files, seconds,
+        versions.
     """
-    tasks = load_suites(suites, data_dir=data_dir, probe=probe)
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists)
     result = measure(encoder, tasks, name=name)
     _diagnose(encoder, tasks, diagnostics, result)
     return result
@@ -146,6 +167,8 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
         for task in members:
             details[task.name] = task.score(embedded)
             logger.info("%s: %s %.2f", name, task.name, details[task.name]["score"])
+        if suite == LISTS:
+            continue  # the files are not parts of one test: their mean says nothing
         averages[suite] = sum(details[task.name]["score"] for task in members) / len(members)
     return {
         "model": name,
@@ -173,6 +196,8 @@ def evaluate_models(
     probe: ProbeSettings | None = None,
     diagnostics: DiagnosticSettings | None = None,
     draw: Callable[[Diagnosis, Path], None] | None = None,
+    lists: Sequence[str | Path] = (),
+    draw_lists: Callable[[Mapping[str, Any], Path], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure models one after the other and write each one's ``results.json`` as soon as it is there.
 
@@ -186,18 +211,20 @@ def evaluate_models(
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
         draw: Draws a model's diagnosis into the folder of its results.
+        lists: Files of ranked lists, for the suite ``lists``.
+        draw_lists: Draws the lists of a model's result, if that suite was asked for, into the same folder.
 
     Returns:
         The results, in the order of ``names``.
 
     Raises:
-        SettingsError: ``diagnostics`` is given and no suite of that name.
+        SettingsError: ``diagnostics`` or ``lists`` is given and no suite of that name.
         InputError: Data, a model or the output is wrong; found before a model is loaded where possible.
     """
     if diagnostics is not None and DIAGNOSTICS not in suites:
         raise SettingsError(f"a sentence or a number of tokens is for the suite {DIAGNOSTICS!r}; add it to the suites")
     folder = make_folder(output)
-    tasks = load_suites(suites, data_dir=data_dir, probe=probe)
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists)
     slugs = _slugs(names)
     results = []
     for name, slug in zip(names, slugs, strict=True):
@@ -207,6 +234,8 @@ def evaluate_models(
         write_json(place / "results.json", results[-1])
         if diagnosis is not None and draw is not None:
             draw(diagnosis, place)
+        if LISTS in tasks and draw_lists is not None:
+            draw_lists(results[-1], place)
     return results
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sentsmith.errors import InputError
+from sentsmith.report.cells import draw_cells
 from sentsmith.report.svg import DASHES, INK, SERIES, drawing, figure, short, to_svg
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def heat_map(
     y_label: str = "",
     limits: tuple[float, float] | None = None,
     decimals: int = 2,
+    label_every: int = 1,
 ) -> str:
     """Draw a matrix as shades of one colour; negative values, if any, in a second one.
 
@@ -100,6 +102,7 @@ def heat_map(
         y_label: What the rows are.
         limits: Values of the faintest and the strongest shade; two maps to be compared need the same.
         decimals: Of the numbers in the cells, which stand there where there are at most 14 columns.
+        label_every: Only every so many-th label is written, from the first, along either side.
 
     Raises:
         InputError: Labels and shape disagree, a side is over 64, or no value is finite.
@@ -119,19 +122,18 @@ def heat_map(
     with drawing():
         side = min(0.62, (_WIDTH - 2.2) / columns)
         picture, (axis,) = figure(_WIDTH, max(1.8, 1.3 + rows * max(0.26, side * 0.62)), title=title)
-        for (row, column), value in np.ndenumerate(values):
-            _cell(axis, row, column, float(value), low=low, high=high, decimals=decimals if columns <= 14 else None)
+        draw_cells(axis, values, low=low, high=high, decimals=decimals if columns <= 14 else None)
         axis.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), ylabel=short(y_label, 40))
         axis.grid(visible=False)
         axis.spines[:].set_visible(False)
         slant = max((len(label) for label in column_labels), default=0) > 6
         axis.set_xticks(
-            range(columns),
-            [short(label, 24) for label in column_labels],
+            range(0, columns, label_every),
+            [short(label, 24) for label in column_labels[::label_every]],
             rotation=30 if slant else 0,
             ha="right" if slant else "center",
         )
-        axis.set_yticks(range(rows), [short(label, 48) for label in row_labels])
+        axis.set_yticks(range(0, rows, label_every), [short(label, 48) for label in row_labels[::label_every]])
         scale = f"faintest {low:,.{decimals}f}, strongest {high:,.{decimals}f}".replace("-", "−")
         axis.set_xlabel(f"{short(x_label, 60)} ({scale})" if x_label else scale)
         top_row, top_column = divmod(int(np.argmax(np.where(np.isfinite(values), values, -np.inf))), columns)
@@ -338,23 +340,6 @@ def _mark_chosen(axis: Axes, series: Mapping[str, list[tuple[float, float]]], ch
         for x, y in points:
             if x == chosen:
                 axis.plot([x], [y], marker="o", markersize=9, markerfacecolor="none", color=INK["text"])
-
-
-def _cell(axis: Axes, row: int, column: int, value: float, *, low: float, high: float, decimals: int | None) -> None:
-    from matplotlib.patches import Rectangle
-
-    shown = math.isfinite(value)
-    if low < 0:
-        share, ink = (abs(value) / max(abs(low), abs(high)), "after" if value >= 0 else "loss") if shown else (0, "")
-    else:
-        share, ink = ((value - low) / (high - low) if high > low else 1.0, "after") if shown else (0, "")
-    if shown:
-        # A shade is the colour at some opacity over the page: it fits a dark page too, text stays readable.
-        opacity = 0.05 + 0.6 * min(max(share, 0.0), 1.0)
-        axis.add_patch(Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=INK[ink], alpha=opacity, lw=0))
-    if decimals is not None:
-        text = f"{value:,.{decimals}f}".replace("-", "−") if shown else "–"
-        axis.text(column, row, text, ha="center", va="center", fontsize=9)
 
 
 def _histogram(
