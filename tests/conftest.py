@@ -36,6 +36,7 @@ def _shared_fixtures(folder: str):
 _llm = _shared_fixtures("llm")
 endpoint, quick_retries, scripted = _llm.endpoint, _llm.quick_retries, _llm.scripted
 make_writer, save_writer, nli_lm = _llm.make_writer, _llm.save_writer, _llm.nli_lm
+brief_writer = _llm.brief_writer
 
 
 @pytest.fixture(scope="session")

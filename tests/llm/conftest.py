@@ -297,6 +297,18 @@ def save_writer(tmp_path_factory, tokenizer, make_writer):
 
 
 @pytest.fixture(scope="session")
+def brief_writer(save_writer):
+    """Return the folder of a tiny LLaMA most of whose answers come to their end after a few words."""
+    import torch
+
+    def change(model):
+        with torch.no_grad():
+            model.lm_head.weight[model.config.eos_token_id] *= 3
+
+    return save_writer("llama", change=change)
+
+
+@pytest.fixture(scope="session")
 def nli_lm(data_dir):
     """Return the folder of the small real language model beside the development data, or skip."""
     folder = data_dir.parent / "models" / "nli-lm-8m"

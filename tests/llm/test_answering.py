@@ -393,3 +393,72 @@ def test_of_many_prompts_an_even_sample_is_counted(ledger, scripted, monkeypatch
     assert found.prompt_tokens == pytest.approx(exact, rel=0.15)
     backend.count_tokens = lambda texts: [len(texts)] * len(texts)
     assert estimate(questions(*texts), backend, ledger, GREEDY).prompt_tokens <= 3000 * 100
+
+
+def chains(ledger, backend, count, length, decoding=GREEDY):
+    """Yield the questions of chains in rounds: each says again what the one before it was answered."""
+    texts = [f"chain {number}" for number in range(count)]
+    for _ in range(length):
+        asked = [*questions(*texts)]
+        yield from asked
+        yield None
+        found = [ledger.get(key_of(question, backend.name, decoding)) for question in asked]
+        texts = [record.value for record in found if record is not None and record.state == "parsed"]
+        assert not any(record is not None and record.state == "retry" for record in found)
+
+
+def longer(prompt, decoding):
+    return f"{prompt.text} on"
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 100])
+def test_questions_can_wait_for_the_answers_of_earlier_ones(ledger, scripted, block):
+    backend = scripted(longer, block=block)
+    outcome = ask(chains(ledger, backend, 4, 3), backend, ledger, GREEDY)
+    assert (outcome.asked, outcome.parsed, outcome.skipped, outcome.stopped) == (12, 12, 0, False)
+    assert [text for text, _ in backend.seen] == [
+        f"chain {number}{' on' * step}" for step in range(3) for number in range(4)
+    ]
+    # What is known is gone through again, and nobody is asked; what is new goes on from there.
+    again = scripted(longer, block=block)
+    outcome = ask(chains(ledger, again, 4, 4), again, ledger, GREEDY)
+    assert (outcome.asked, outcome.skipped) == (4, 12)
+    assert [text for text, _ in again.seen] == [f"chain {number} on on on" for number in range(4)]
+
+
+def test_an_unreadable_answer_is_asked_again_before_the_questions_go_on(ledger, scripted):
+    backend = scripted(lambda prompt, decoding: "?" if decoding.temperature == 0 else longer(prompt, decoding))
+    outcome = ask(chains(ledger, backend, 3, 2), backend, ledger, GREEDY)
+    assert (outcome.asked, outcome.parsed) == (6, 6)
+    assert [decoding.temperature for _, decoding in backend.seen] == [0.0] * 3 + [0.7] * 3 + [0.0] * 3 + [0.7] * 3
+
+
+def test_a_budget_stops_questions_that_wait_and_a_later_run_goes_on(ledger, scripted):
+    # A question reads 2, 3, 4 … tokens, may write 8, and writes one more than it read.
+    backend = scripted(longer, block=3)
+    outcome = ask(chains(ledger, backend, 4, 3), backend, ledger, GREEDY, budget=Budget(tokens=40))
+    assert outcome.stopped
+    assert 4 < outcome.asked < 12
+    assert outcome.prompt_tokens + outcome.answer_tokens <= 40
+    rest = ask(chains(ledger, backend, 4, 3), backend, ledger, GREEDY)
+    assert (rest.asked, rest.skipped, rest.stopped) == (12 - outcome.asked, outcome.asked, False)
+
+
+def test_waiting_for_nothing_is_found_out(ledger, scripted):
+    for stream in ([None], [*rows(2), None, None], [None, *rows(1)]):
+        with pytest.raises(ValueError, match="None twice"):
+            ask(iter(stream), scripted(echo), ledger, GREEDY)
+    # At the end, or between, it only says that nothing more is ready.
+    assert ask([*rows(1), None, *rows(3), None], scripted(echo), ledger, GREEDY).skipped == 3
+
+
+def test_what_was_lost_holds_up_no_one(ledger, scripted):
+    backend = scripted(lambda prompt, decoding: failed(lost=True) if "1" in prompt.text else longer(prompt, decoding))
+    outcome = ask(chains(ledger, backend, 3, 2), backend, ledger, GREEDY)
+    assert (outcome.asked, outcome.parsed, outcome.reasons) == (5, 4, {"answered 503": 1})
+
+
+def test_an_estimate_tries_as_often_as_the_run_will(ledger, scripted):
+    backend = scripted(lambda prompt, decoding: "?")
+    estimate(rows(3), backend, ledger, GREEDY, retries=0)
+    assert (len(backend.seen), ledger.counts()) == (3, {"quarantined": 3})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentsmith.errors import InputError, SettingsError
-from sentsmith.llm.parsing import LengthBounds, read_score, read_sentence
+from sentsmith.llm.parsing import LengthBounds, read_line, read_list, read_score, read_sentence
 from sentsmith.llm.prompts import MASK, NOISES, Exemplar, load_prompts, prompt_names
 from sentsmith.llm.questions import Unreadable
 
@@ -90,7 +90,7 @@ def test_the_general_file_has_four_and_four_and_says_what_the_ends_of_the_scale_
     assert [len(prompts.tasks[name].exemplars) for name in ("entailment", "contradiction")] == [2, 2]
     text = prompts.question("score", ("A dog.", "A cat.")).prompt.text
     assert all(part in text for part in ("5.0 means", "0.0 that", '"A dog."', '"A cat."'))
-    assert {"multicsr", "nli-lm-8m"} <= set(prompt_names())
+    assert {"multicsr", "nli-lm-8m", "ranking"} <= set(prompt_names())
     for name in prompt_names():
         load_prompts(name)
 
@@ -214,6 +214,20 @@ def test_no_text_adds_a_line(text):
             {"tasks__score__exemplars": [{"inputs": ["a", "b"], "output": "much"}]},
             "key 'tasks.score': exemplars.0.output would not be read: no score",
         ),
+        (
+            {"tasks__list": {"parse": "list", "instructions": ["Write {count}.", "Write 32 lines."]}},
+            "key 'tasks.list': an instruction does not say how many sentences: write {count} for the number",
+        ),
+        (
+            {
+                "tasks__list": {
+                    "parse": "list",
+                    "instructions": ["{count}"],
+                    "exemplars": [{"inputs": ["a"], "output": "1. b"}],
+                }
+            },
+            "key 'tasks.list': a list has no exemplars",
+        ),
         ({"tasks": {}}, "key 'tasks'"),
     ],
 )
@@ -319,3 +333,126 @@ def test_scores_that_are_not_read(answer):
 def test_scores_above_five(answer):
     with pytest.raises(Unreadable, match="score above 5"):
         read_score(answer)
+
+
+def test_the_same_instruction_about_other_sentences(saved):
+    prompts = load_prompts(saved())
+    question = prompts.question("no", ("A dog.",), against=("A cat\nsat.",), seed=3)
+    instruction = question.prompt.text.partition("\n")[0]
+    assert question.prompt.text == f"{instruction}\nQ1: A dog.\nA:"
+    assert question.prompt.against == f"{instruction}\nQ1: A cat sat.\nA:"
+    assert question.given == ("A dog.",)
+    # The instruction is the one of the sentence itself, whatever it is steered away from.
+    assert prompts.question("no", ("A dog.",), seed=3).prompt.text == question.prompt.text
+    drawn = {prompts.question("no", (str(n),), against=("x",)).prompt.against for n in range(30)}
+    assert len(drawn) == 3
+    with pytest.raises(ValueError, match="not both"):
+        prompts.question("no", ("A dog.",), against=("A cat.",), noise="masked")
+    with pytest.raises(ValueError, match="about 1 sentences, not 2"):
+        prompts.question("no", ("A dog.",), against=("A", "B"))
+
+
+LIST = {"list": {"parse": "list", "instructions": ["Write {count} lines, {count}!"]}}
+
+
+def test_a_list_says_how_many(saved):
+    prompts = load_prompts(saved(tasks=LIST))
+    question = prompts.question("list", ("Not {count}.",), count=2)
+    assert question.prompt.text == "I: Write 2 lines, 2!\nQ1: Not {count}.\nA:"
+    assert question.parse("1. One\n2. Two") == "One\nTwo"
+    with pytest.raises(Unreadable, match="too few: 1 items of 2"):
+        question.parse("1. One")
+    with pytest.raises(ValueError, match="is read as a list; count is None"):
+        prompts.question("list", ("A",))
+    with pytest.raises(ValueError, match="is read as a sentence; count is 3"):
+        load_prompts("multicsr").question("entailment", ("A",), count=3)
+
+
+def test_the_files_for_lists():
+    general, small = load_prompts("ranking"), load_prompts("nli-lm-8m")
+    assert [general.tasks[name].parse for name in ("rewrite", "change", "list")] == ["line", "line", "list"]
+    text = general.question("list", (DOG,), count=32).prompt.text
+    assert "list of 32 sentences" in text
+    assert text.endswith(f"Sentence: {DOG}\nAnswer:")
+    # The example in the instruction is a list as it will be read.
+    example = text.partition('at six.":\n')[2].partition("\n\n")[0]
+    assert read_list(example, 6, LengthBounds()).count("\n") == 5
+    assert small.question("rewrite", (DOG,)).prompt.text == (
+        f"### Instruction: Rewrite the input in different words.\n### Input: {DOG}\n### Output:"
+    )
+    assert small.question("rewrite", (DOG,)).parse(DOG) == DOG
+    with pytest.raises(SettingsError, match="has no task 'list'"):
+        small.need("list", name="nli-lm-8m")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("  A dog.\n", "A dog."),
+        ("```\nA dog.\n```", "A dog."),
+        ("`A dog.`", "A dog."),
+        ("```\n    A\tdog.\n    ```\n", "A dog."),
+        ('"A dog."', "A dog."),
+        ("x" * 600, "x" * 600),
+    ],
+)
+def test_lines_that_are_read(answer, line):
+    assert read_line(answer, LengthBounds(min_ratio=0.9, max_ratio=1.1)) == line
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("", "empty"),
+        ("``` ```", "empty"),
+        ("...", "empty"),
+        ("One.\nTwo.", "newline"),
+        ("```\nOne.\n\nTwo.\n```", "newline"),
+        ("ab", "too short"),
+        ("x" * 601, "too long"),
+        ("a\x00bc", "control character"),
+    ],
+)
+def test_lines_that_are_not_read(answer, reason):
+    with pytest.raises(Unreadable, match=f"^{reason}$"):
+        read_line(answer, LengthBounds())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1. A dog.\n2. A cat.\n3. 5. May was warm.",
+        "1) A dog.\n2) A cat.\n3) 5. May was warm.",
+        "Here are 3 sentences:\n\n**1.** A dog.\n\n**2.** A cat.\n\n**3.** 5. May was warm.\n\nSo much.\nBye.",
+        "**1. A dog.**\n**2. A cat.**\n**3. 5. May was warm.**",
+        "**Sure**\n  1: A dog.  \n  2: `A cat.`\n  3:\t5. May was warm.",
+        '1. "A dog."\n2. "A cat."\n3. "5. May was warm."',
+    ],
+)
+def test_lists_that_are_read(answer):
+    assert read_list(answer, 3, LengthBounds()) == "A dog.\nA cat.\n5. May was warm."
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("", "too few: 0 items of 3"),
+        ("A dog.\nA cat.\nA cow.", "too few: 0 items of 3"),
+        ("1. A dog.\n2. A cat.", "too few: 2 items of 3"),
+        ("1. A dog.\n2. A cat.\n3. A cow.\n4. A hen.", "too many: more than 3 items"),
+        ("1. A dog.\n3. A cat.\n2. A cow.", "numbering: 3 where 2 was due"),
+        ("0. A dog.\n1. A cat.\n2. A cow.", "numbering: 0 where 1 was due"),
+        ("1. A dog.\n1. A cat.\n1. A cow.", "numbering: 1 where 2 was due"),
+        ("1. A dog\nthat barks.\n2. A cat.\n3. A cow.", "newline: an item is more than one line"),
+        ("1. A dog.\n\nand so on\n2. A cat.\n3. A cow.", "newline: an item is more than one line"),
+        ("1. A dog.\n2. A cat.\n3. A cow\nthat moos.", "newline: an item is more than one line"),
+        ("1. A dog.\n2.\n3. A cow.", "empty"),
+        ("1. A dog.\n2. \nA cat.\n3. A cow.", "newline: an item is more than one line"),
+        ("1. A dog.\n2. ab\n3. A cow.", "too short"),
+        ("1. A dog.\n2.5 A cat.\n3. A cow.", "newline: an item is more than one line"),
+    ],
+)
+def test_lists_that_are_not_read(answer, reason):
+    with pytest.raises(Unreadable) as caught:
+        read_list(answer, 3, LengthBounds())
+    assert str(caught.value) == reason
