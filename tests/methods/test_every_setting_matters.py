@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from sentsmith.errors import SettingsError
 from sentsmith.methods import registry
 from sentsmith.methods.distill import recipe as distill
 from sentsmith.methods.multicsr import recipe as multicsr
+from sentsmith.methods.ranking import recipe as ranking
 from sentsmith.methods.simcse.recipe import Recipe as SimcseRecipe
 from sentsmith.methods.whitening import recipe as whitening
 from sentsmith.training.trainer import Trainer
@@ -34,6 +36,11 @@ def files(tmp_path_factory, sentences, tiny_bert, tiny_llama, sentence_file):
             csv.writer(stream).writerows([header, *rows])
         return str(folder / name)
 
+    def lists(name, texts):
+        rows = [json.dumps({"sentences": texts[i : i + 2 + i % 4]}) for i in range(20)]
+        (folder / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
+        return str(folder / name)
+
     (folder / "other.txt").write_text("\n".join(sentences[::-1]), encoding="utf-8")
     (folder / "repeated.txt").write_text("\n".join(sentences[:10] * 6), encoding="utf-8")
     thirds = list(zip(sentences[:20], sentences[20:40], sentences[40:], strict=True))
@@ -46,7 +53,10 @@ def files(tmp_path_factory, sentences, tiny_bert, tiny_llama, sentence_file):
         "triplets": table("triplets.csv", names, thirds),
         "more_triplets": table("more.csv", names, [row[::-1] for row in thirds]),
         "repeated_triplets": table("repeated.csv", names, thirds[:6] * 4),
+        "lists": lists("lists.jsonl", sentences),
+        "other_lists": lists("other.jsonl", sentences[::-1]),
         "cache": str(folder / "cache"),
+        "list_cache": str(folder / "list_cache"),
         "dev": table(
             "dev.csv", ["sentence1", "sentence2", "score"], [(*row[:2], i % 6) for i, row in enumerate(thirds)]
         ),
@@ -84,7 +94,7 @@ def left_in(name):
     """Whether the second run alone left something in a folder of the files."""
 
     def look(first, second):
-        folders = [record["settings"]["multicsr"][name] for record, _ in (first, second)]
+        folders = [record["settings"][record["method"]][name] for record, _ in (first, second)]
         return folders[0] is None and any(Path(folders[1]).iterdir())
 
     return look
@@ -162,6 +172,30 @@ MULTICSR = {
     "multicsr.pooling": ((), "multicsr.pooling=cls", differ),
     "multicsr.dropout": ((), "multicsr.dropout=0.0", differ),
 }
+# The same holds of ranking.
+RANKING = {
+    "data.train": ((), "data.train={other_lists}", differ),
+    "data.limit": ((), "data.limit=8", differ),
+    "data.held_out": ((), "data.held_out=0.2", record_differs("data", "held_out_rows")),
+    "training.batch_size": ((), "training.batch_size=1", differ),
+    "training.precision": ((), "training.precision=bf16", record_differs("precision")),
+    "training.max_length": ((), "training.max_length=5", differ),
+    "ranking.target": (("ranking.teacher=null",), "ranking.target=list", differ),
+    "ranking.omega": ((), "ranking.omega=3", differ),
+    "ranking.teacher": ((), "ranking.teacher=null", differ),
+    "ranking.teacher_pooling": ((), "ranking.teacher_pooling=last", differ),
+    "ranking.cache": ((), "ranking.cache={list_cache}", left_in("cache")),
+    "ranking.temperature": ((), "ranking.temperature=0.5", differ),
+    "ranking.first_row_only": ((), "ranking.first_row_only=true", differ),
+    "ranking.share": ((), "ranking.share=0.5", differ),
+    "ranking.shuffle": ((), "ranking.shuffle=true", differ),
+    "ranking.triplets": ((), "ranking.triplets={triplets}", differ),
+    "ranking.triplets_per_list": (("ranking.triplets={triplets}",), "ranking.triplets_per_list=1", differ),
+    "ranking.triplet_weight": (("ranking.triplets={triplets}",), "ranking.triplet_weight=5", differ),
+    "ranking.phi_scale": (("ranking.omega=3",), "ranking.phi_scale=20", differ),
+    "ranking.absolute_column_sign": (("ranking.omega=3",), "ranking.absolute_column_sign=true", differ),
+    "ranking.log_epsilon": ((), "ranking.log_epsilon=0.1", differ),
+}
 # These have tests of their own below.
 OTHERS = {"method", "training.save_steps"}
 WHITENING = {
@@ -224,6 +258,25 @@ def multicsr_run(tmp_path_factory, tiny_settings, files):
 
 
 @pytest.fixture(scope="module")
+def ranking_run(tmp_path_factory, tiny_settings, files):
+    """Return a function from overrides to (record, folder) of ranking; equal runs are done once."""
+    data = {"train": files["lists"], "held_out": 0.0}
+    steps = {**tiny_settings["training"], "max_steps": 2, "precision": "fp32"}
+    taught = {"teacher": files["llama"]}
+    base = {**tiny_settings, "method": "ranking", "data": data, "ranking": taught, "training": steps}
+    done = {}
+
+    def run(*overrides):
+        if overrides not in done:
+            folder = tmp_path_factory.mktemp("run") / "model"
+            recipe = settings.resolve(ranking.Recipe, base, [text.format(**files) for text in overrides])
+            done[overrides] = ranking.run(recipe, folder), folder
+        return done[overrides]
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def whitening_run(tmp_path_factory, tiny_bert, files):
     """Return a function from overrides to (record, folder) of whitening."""
     base = {"method": "whitening", "model": str(tiny_bert), "data": {"train": files["sentences"]}}
@@ -259,6 +312,12 @@ def test_multicsr(multicsr_run, setting):
     assert differs(multicsr_run(*shared), multicsr_run(*shared, change))
 
 
+@pytest.mark.parametrize("setting", RANKING)
+def test_ranking(ranking_run, setting):
+    shared, change, differs = RANKING[setting]
+    assert differs(ranking_run(*shared), ranking_run(*shared, change))
+
+
 @pytest.mark.parametrize("setting", WHITENING)
 def test_whitening(whitening_run, setting):
     shared, change, differs = WHITENING[setting]
@@ -270,6 +329,7 @@ def test_no_setting_is_without_a_case():
     assert set(settings.keys_of(distill.Recipe)) == set(DISTILL) | OTHERS
     assert set(settings.keys_of(distill.TeacherSettings)) == set(DISTILL_TEACHERS)
     assert set(settings.keys_of(multicsr.Recipe)) == set(MULTICSR) | set(SHARED) | OTHERS
+    assert set(settings.keys_of(ranking.Recipe)) == set(RANKING) | set(SHARED) | OTHERS
     assert set(settings.keys_of(whitening.Recipe)) == set(WHITENING) | {"method"}
 
 

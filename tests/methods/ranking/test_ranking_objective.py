@@ -143,6 +143,15 @@ def test_the_worked_list():
     near(compat, torch.tensor(6.803583, dtype=torch.float64))
 
 
+def test_the_first_row_alone():
+    # Vector ranking_algorithm1_n4 gives the loss of each row.
+    near(list_mle(STUDENT, REFINED, first_row_only=True), torch.tensor(2.533893, dtype=torch.float64))
+    two = list_mle(torch.stack([STUDENT, 2 * STUDENT]), torch.stack([REFINED, REFINED]), first_row_only=True)
+    near(
+        two, (list_mle(STUDENT, REFINED, first_row_only=True) + list_mle(2 * STUDENT, REFINED, first_row_only=True)) / 2
+    )
+
+
 @given(st.integers(1, 8), st.integers(0, 1000))
 def test_the_definition(n, seed):
     scores = similarities(n, seed) / 0.05

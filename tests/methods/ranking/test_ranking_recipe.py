@@ -255,6 +255,8 @@ def test_wrong_input_is_found_before_the_teacher_is_read(ranking_tiny, tmp_path,
     assert "needs the columns sentences" in refused(f"data.train={sentence_file}")
     one = save_lists([["alone"]])
     assert "row 1: sentences holds 1 text(s)" in refused(f"data.train={one}")
+    pairs = save_lists([[f"{i} a", f"{i} b"] for i in range(20)])
+    assert "no held-out list has three sentences" in refused(f"data.train={pairs}", "data.held_out=0.2")
     assert "no such folder" in refused("ranking.teacher=./nowhere")
     assert "fewer than one batch of 512" in refused("training.batch_size=512")
     assert "dev.csv" in refused("data.dev=dev.csv")

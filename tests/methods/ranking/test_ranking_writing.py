@@ -267,6 +267,13 @@ def test_each_reason_to_drop_a_list_is_counted(here, scripted):
     assert record["counts"]["reasons"] == dict(done.tally.reasons)
 
 
+@pytest.mark.usefixtures("here")
+def test_a_model_that_runs_in_circles_is_told_what_helps(scripted):
+    with pytest.raises(SentsmithError, match=r"\(7 repetition\); .* --temperature 0\.7 draws$") as caught:
+        write_rankings("s.txt", "o.jsonl", lambda: scripted(lambda *_: "Always this."), few())
+    assert "\n" not in str(caught.value)
+
+
 def test_lengths_can_be_changed_afterwards_and_the_list_goes_on(here, scripted):
     model = scripted(on)
     with pytest.raises(SentsmithError, match="7 too long"):

@@ -51,7 +51,8 @@ class RankingLoss(nn.Module):
             ``[B, n, n]``; only their order within a row is read.
         temperature: τ; cosines are divided by it, in both losses.
         chunking: How the texts of a step are cut for the forward pass; lists and triplets are in one.
-        log_epsilon: See :func:`~sentsmith.methods.ranking.objective.list_mle`.
+        log_epsilon: See :func:`~sentsmith.methods.ranking.objective.list_mle`; so too the next.
+        first_row_only: Train on the order around each list's first sentence alone.
         triplet_weight: Of the triplets' loss; the lists' has 1.
         pad_token_id: The tokenizer's, see :func:`sentsmith.encoders.chunked.join`.
     """
@@ -64,6 +65,7 @@ class RankingLoss(nn.Module):
         temperature: float = 0.05,
         chunking: Chunking | None = None,
         log_epsilon: float = 0.0,
+        first_row_only: bool = False,
         triplet_weight: float = 1.0,
         pad_token_id: int = 0,
     ) -> None:
@@ -73,6 +75,7 @@ class RankingLoss(nn.Module):
         self.temperature = temperature
         self.chunking = chunking or Chunking()
         self.log_epsilon = log_epsilon
+        self.first_row_only = first_row_only
         self.triplet_weight = triplet_weight
         self.pad_token_id = pad_token_id
 
@@ -112,7 +115,13 @@ class RankingLoss(nn.Module):
             sizes: int64 ``[B]``.
         """
         scores = list_cosines(vectors, sizes, width=labels.shape[1]) / self.temperature
-        return list_mle(scores, self.targets(labels, sizes), sizes=sizes, log_epsilon=self.log_epsilon)
+        return list_mle(
+            scores,
+            self.targets(labels, sizes),
+            sizes=sizes,
+            log_epsilon=self.log_epsilon,
+            first_row_only=self.first_row_only,
+        )
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return what the model card says of the loss."""

@@ -84,7 +84,14 @@ def rank_targets(similarities: Tensor) -> Tensor:
     return -distance.to(similarities.dtype).expand_as(similarities)
 
 
-def list_mle(scores: Tensor, targets: Tensor, *, sizes: Tensor | None = None, log_epsilon: float = 0.0) -> Tensor:
+def list_mle(
+    scores: Tensor,
+    targets: Tensor,
+    *,
+    sizes: Tensor | None = None,
+    log_epsilon: float = 0.0,
+    first_row_only: bool = False,
+) -> Tensor:
     """Return the ListMLE loss (Xia et al. 2008) of a list, the mean over its rows; of several lists, their mean.
 
     For a row, ``Σ_i [LSE over l ≥ i of s[π_l] − s[π_i]]`` with π the columns sorted by target, descending; of equal
@@ -97,6 +104,7 @@ def list_mle(scores: Tensor, targets: Tensor, *, sizes: Tensor | None = None, lo
         sizes: int64 ``[B]``, sentences per list; None: all have n.
         log_epsilon: Added inside the logarithm, after the row's largest score was subtracted: the authors' code has
             1e-7, which visibly changes the loss at τ = 0.05.
+        first_row_only: The loss of the first row in place of the mean over the rows.
 
     Returns:
         A scalar, at least float32.
@@ -116,6 +124,8 @@ def list_mle(scores: Tensor, targets: Tensor, *, sizes: Tensor | None = None, lo
     # Beyond a list's end both are −∞, and their difference would be NaN, in the gradient too.
     terms = torch.where(columns, 0.0, rest) - torch.where(columns, 0.0, ranked)
     rows = terms.sum(dim=-1).masked_fill(beyond, 0.0)
+    if first_row_only:
+        return rows[..., 0].mean()
     length = (~beyond).sum(dim=-1)
     return (rows.sum(dim=-1) / length).mean()
 

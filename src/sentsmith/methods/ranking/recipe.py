@@ -72,6 +72,10 @@ class RankingSettings(Settings):
         "removed at its end",
     )
     temperature: float = Field(default=0.05, gt=0.0, description="τ; the student's cosines are divided by it")
+    first_row_only: bool = Field(
+        default=False,
+        description="Train on the order around each list's first sentence alone; the paper takes that around every one",
+    )
     share: float = Field(default=1.0, gt=0.0, le=1.0, description="Train on this share of the lists, drawn by the seed")
     shuffle: bool = Field(default=False, description="Shuffle each list first: what its order is worth (an ablation)")
     triplets: str | None = Field(
@@ -151,16 +155,14 @@ def run(
     from sentsmith.methods.ranking.loss import ListCollator
     from sentsmith.training.output import Output
     from sentsmith.training.run import Plan, check_enough, train
-    from sentsmith.training.selection import ListJudge, ScoredPairsJudge
+    from sentsmith.training.selection import ScoredPairsJudge
 
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
     rows, facts = _rows(recipe)
     # The teacher may take hours: what can be wrong is looked at before it.
     check_enough(recipe, len(rows.train))
-    judge: Judge | None = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else None
-    if judge is None and len(rows.held_out):
-        judge = ListJudge(rows.held_out["sentences"])
+    judge = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else _judge(rows)
     set_seed(recipe.training.seed)
     model = load(recipe.model)
     teacher = None if recipe.ranking.target == "list" else _teacher(recipe)
@@ -232,6 +234,21 @@ def dealt(triplets: Sequence[dict[str, str]], *, hands: int, each: int) -> dict[
     return {name: [[triplet[name] for triplet in row] for row in rows] for name in triplets[0]}
 
 
+def _judge(rows: TrainingRows) -> Judge | None:
+    """Return what chooses the checkpoint by the held-out lists, if there are any."""
+    from sentsmith.errors import InputError
+    from sentsmith.training.selection import ListJudge
+
+    if not len(rows.held_out):
+        return None
+    # Around the first of two sentences there is no order that could be wrong.
+    long = [sentences for sentences in rows.held_out["sentences"] if len(sentences) > 2]
+    if not long:
+        reason = "no held-out list has three sentences, to choose a step by; give data.dev, or set data.held_out to 0"
+        raise InputError(reason, path=rows.path)
+    return ListJudge(long)
+
+
 def _teacher(recipe: Recipe) -> Teacher:
     from sentsmith.encoders.pooling import with_pooling
     from sentsmith.training.teachers import load_teacher
@@ -297,6 +314,7 @@ def _loss(
         temperature=settings.temperature,
         chunking=chunking,
         log_epsilon=settings.log_epsilon,
+        first_row_only=settings.first_row_only,
         triplet_weight=settings.triplet_weight,
         pad_token_id=getattr(model.tokenizer, "pad_token_id", None) or 0,
     )

@@ -9,8 +9,7 @@ language model: words are dropped, exchanged and replaced one by one.
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,27 +17,24 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.formats import kind_of as kind_of_file
+from sentsmith.corpus.formats import kind_of
 from sentsmith.corpus.reading import read_sentences, rereadable
-from sentsmith.corpus.writing import write_rows
-from sentsmith.errors import InputError, SentsmithError, SettingsError
+from sentsmith.errors import InputError, SettingsError
 from sentsmith.llm.answering import Outcome, ask
 from sentsmith.llm.backend import Backend, Decoding
 from sentsmith.llm.estimating import Estimate, estimate
-from sentsmith.llm.ledger import Ledger, kind_of
-from sentsmith.llm.outputs import AskingSettings, Beside, Tally, checked_output, quarantine, write_record
+from sentsmith.llm.ledger import Ledger
+from sentsmith.llm.outputs import AskingSettings, Beside, Tally, checked_output
 from sentsmith.llm.parsing import LengthBounds
 from sentsmith.llm.prompts import Prompts, Reading, load_prompts
 from sentsmith.llm.questions import Question
 from sentsmith.llm.spending import Budget, Price
-from sentsmith.methods.ranking.advancing import Draft, Lists, whole
+from sentsmith.methods.ranking.advancing import Lists, whole
 from sentsmith.methods.ranking.corruption import Words, corrupt
-
-logger = logging.getLogger(__name__)
+from sentsmith.methods.ranking.output import Finished, write_lists
 
 JOB = "write rankings"
 """What the record calls it."""
-COLUMNS = ("sentences",)
 WriterName = Literal["directional", "stepwise", "single-shot", "corruption"]
 # What a writer asks, if nothing else is named, and how the prompt file must read the answers.
 _ASKED: dict[WriterName, tuple[str, Reading]] = {
@@ -189,7 +185,7 @@ def write_rankings(
         plan = _Plan(path, chosen, files)
         if chosen.writer == "corruption":
             expect(len(plan.seeds))
-            return Written(_write(plan, files, _corrupted(plan, advance), None), None)
+            return Written(write_lists(files, JOB, _corrupted(plan, advance), plan.facts(None), asks=False), None)
         expect(plan.answers * len(plan.seeds))
         model = _opened(backend, chosen)
         with Ledger(files.ledger) as answers:
@@ -205,8 +201,8 @@ def write_rankings(
                 retry_quarantined=retry_quarantined,
                 advance=advance,
             )
-            drafts = (_Finished(draft, pending=question is not None) for draft, question in lists.drafts())
-            return Written(_write(plan, files, drafts, model.name), outcome)
+            drafts = (Finished(draft, pending=question is not None) for draft, question in lists.drafts())
+            return Written(write_lists(files, JOB, drafts, plan.facts(model.name)), outcome)
 
 
 def estimate_rankings(
@@ -262,7 +258,7 @@ def _of_all_steps(next_steps: Estimate, lists: Lists) -> Estimate:
 
 def _checked(output: str | Path, source: str | Path, ledger: str | Path | None, *, overwrite: bool) -> Beside:
     files = checked_output(output, source, JOB, ledger=ledger, overwrite=overwrite)
-    if kind_of_file(files.output) not in (".jsonl", ".parquet"):
+    if kind_of(files.output) not in (".jsonl", ".parquet"):
         raise InputError("cannot hold lists of sentences; write .jsonl or .parquet, also with .gz", path=files.output)
     return files
 
@@ -363,60 +359,9 @@ def _prompts(settings: RankingSettings) -> tuple[Prompts, str]:
     return prompts, task
 
 
-@dataclass(frozen=True, slots=True)
-class _Finished:
-    """A list as it is at the end of a run."""
-
-    draft: Draft
-    pending: bool = False
-
-
-def _corrupted(plan: _Plan, advance: Callable[[int], None]) -> Iterator[_Finished]:
+def _corrupted(plan: _Plan, advance: Callable[[int], None]) -> Iterator[Finished]:
     settings = plan.settings
     words = Words.of(plan.sentences)
     for seed in plan.seeds:
-        yield _Finished(whole(seed, corrupt(seed, settings.count, words, seed=settings.seed), settings.repeats))
+        yield Finished(whole(seed, corrupt(seed, settings.count, words, seed=settings.seed), settings.repeats))
         advance(1)
-
-
-class _NothingWrittenError(SentsmithError):
-    """No seed gave a list."""
-
-
-def _write(plan: _Plan, files: Beside, lists: Iterable[_Finished], model: str | None) -> Tally:
-    tally = Tally()
-
-    def rows() -> Iterator[dict[str, Any]]:
-        with quarantine(files.quarantine) as left_out:
-            for number, finished in enumerate(lists, start=1):
-                _count(tally, finished)
-                draft = finished.draft
-                if draft.reason is not None:
-                    left_out(
-                        {"row": number, "reason": draft.reason, "sentences": draft.sentences, "answer": draft.answer}
-                    )
-                elif not finished.pending:
-                    yield {"sentences": draft.sentences}
-        if not tally.complete:
-            raise _NothingWrittenError(f"none of {tally.rows} seeds gave a list {tally.why_none(files)}")
-        write_record(files, JOB, plan.facts(model), tally, asks=model is not None)
-
-    try:
-        write_rows(files.output, rows(), columns=COLUMNS)
-    except _NothingWrittenError:
-        if not tally.pending:
-            raise
-    return tally
-
-
-def _count(tally: Tally, finished: _Finished) -> None:
-    draft = finished.draft
-    tally.rows += 1
-    if draft.reason is not None:
-        tally.quarantined += 1
-        tally.lost += draft.lost
-        tally.reasons[kind_of(draft.reason)] += 1
-    elif finished.pending:
-        tally.pending += 1
-    else:
-        tally.complete += 1
