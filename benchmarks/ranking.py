@@ -95,9 +95,9 @@ def _premises(data_dir: str, count: int) -> list[str]:
 
 def _lists(model: Any, seeds: list[str], options: argparse.Namespace, *, together: int) -> Figure:
     """Return lists and answers per second, tokens per answer, and the share of lists that were dropped."""
-    from sentsmith.methods.ranking.writing import RankingSettings, write_rankings
+    from sentsmith.methods.ranking.writing import WritingSettings, write_rankings
 
-    settings = RankingSettings(
+    settings = WritingSettings(
         prompts=options.prompts,
         count=options.count,
         together=together,

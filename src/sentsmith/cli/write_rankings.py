@@ -73,7 +73,7 @@ def rankings(
     from sentsmith import settings
     from sentsmith.errors import SettingsError
     from sentsmith.llm.outputs import beside
-    from sentsmith.methods.ranking.writing import RankingSettings, estimate_rankings, write_rankings
+    from sentsmith.methods.ranking.writing import WritingSettings, estimate_rankings, write_rankings
 
     values = {
         "writer": writer,
@@ -96,7 +96,7 @@ def rankings(
         "top_p": top_p,
         "max_new_tokens": max_new_tokens,
     }
-    chosen = settings.resolve(RankingSettings, values)
+    chosen = settings.resolve(WritingSettings, values)
     opened = None
     if writer == "corruption":
         idle = [name for name in (*asking.OF_A_LLM, "llm", "device") if name != "seed"]

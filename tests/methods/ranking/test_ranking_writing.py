@@ -21,7 +21,7 @@ from sentsmith.llm.parsing import LengthBounds
 from sentsmith.llm.prompts import load_prompts
 from sentsmith.llm.spending import Budget, Price
 from sentsmith.methods.ranking.validation import repeats_itself
-from sentsmith.methods.ranking.writing import RankingSettings, estimate_rankings, write_rankings
+from sentsmith.methods.ranking.writing import WritingSettings, estimate_rankings, write_rankings
 from sentsmith.settings import keys_of, resolve
 
 PROMPTS = load_prompts("ranking")
@@ -70,7 +70,7 @@ def names(folder):
 
 
 def few(**more):
-    return RankingSettings(count=3, **more)
+    return WritingSettings(count=3, **more)
 
 
 def test_each_seed_gets_a_list(here, scripted):
@@ -117,7 +117,7 @@ def test_the_weights_are_those_of_the_worked_example():
     before = torch.tensor([1.5, 0.0, 0.2], dtype=torch.float64).log_softmax(-1)
 
     def mixed(direction):
-        how = RankingSettings(direction=direction).decoding()
+        how = WritingSettings(direction=direction).decoding()
         return combine_logits(last, before, first_weight=how.first_weight, second_weight=how.second_weight)
 
     torch.testing.assert_close(
@@ -143,11 +143,11 @@ def chain(backend, text, count):
 
 @pytest.mark.usefixtures("here")
 def test_direction_0_is_plain_greedy_decoding(tiny):
-    write_rankings("short.txt", "o.jsonl", lambda: tiny, RankingSettings(**REAL, direction=0.0, repeats=9))
+    write_rankings("short.txt", "o.jsonl", lambda: tiny, WritingSettings(**REAL, direction=0.0, repeats=9))
     rows = [row["sentences"] for row in read_rows("o.jsonl")]
     assert len(rows) > 3
     assert rows == [chain(tiny, row[0], 4) for row in rows]
-    write_rankings("short.txt", "d.jsonl", lambda: tiny, RankingSettings(**REAL, direction=2.0, repeats=9))
+    write_rankings("short.txt", "d.jsonl", lambda: tiny, WritingSettings(**REAL, direction=2.0, repeats=9))
     steered = {row["sentences"][0]: row["sentences"] for row in read_rows("d.jsonl")}
     both = [(row, steered[row[0]]) for row in rows if row[0] in steered]
     # The first step has nothing to be steered away from.
@@ -179,7 +179,7 @@ class Recording:
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_many_together_write_what_each_writes_alone_and_a_stopped_run_goes_on(here, tiny, temperature):
     def written(out, backend, together):
-        settings = RankingSettings(**REAL, temperature=temperature, together=together)
+        settings = WritingSettings(**REAL, temperature=temperature, together=together)
         return write_rankings("short.txt", out, lambda: backend, settings)
 
     alone, three = Recording(tiny), Recording(tiny)
@@ -491,7 +491,7 @@ MATTERS = {
 
 
 def test_every_setting_has_a_case():
-    assert set(MATTERS) == set(keys_of(RankingSettings))
+    assert set(MATTERS) == set(keys_of(WritingSettings))
 
 
 @pytest.mark.parametrize("name", MATTERS)
@@ -512,7 +512,7 @@ def test_every_setting_matters(name, here, scripted, tiny_bert, tiny_llama, sent
         named = {key: models.get(value, value) for key, value in ({"column": "first", "count": 3} | values).items()}
         try:
             write_rankings(
-                "s.csv", f"{place}.jsonl", lambda reply=reply: scripted(reply), resolve(RankingSettings, named)
+                "s.csv", f"{place}.jsonl", lambda reply=reply: scripted(reply), resolve(WritingSettings, named)
             )
             rows = list(read_rows(f"{place}.jsonl"))
         except SentsmithError as error:
@@ -572,13 +572,13 @@ def test_bad_input_is_refused_before_the_model_is_opened(here, change, message):
 )
 def test_settings_that_do_nothing_are_refused(values, message):
     with pytest.raises(SettingsError) as caught:
-        resolve(RankingSettings, values)
+        resolve(WritingSettings, values)
     assert message in str(caught.value)
 
 
 def test_one_ledger_serves_several_lengths_of_lists(here, scripted):
     model = scripted(on)
-    write_rankings("s.txt", "long.jsonl", lambda: model, RankingSettings(count=5), ledger="all.sqlite")
+    write_rankings("s.txt", "long.jsonl", lambda: model, WritingSettings(count=5), ledger="all.sqlite")
     done = write_rankings("s.txt", "short.jsonl", lambda: model, few(), ledger="all.sqlite")
     assert (done.outcome.asked, done.tally.complete) == (0, 7)
     with Ledger("all.sqlite") as ledger:

@@ -48,7 +48,7 @@ _NO_LOGITS = (
 )
 
 
-class RankingSettings(AskingSettings):
+class WritingSettings(AskingSettings):
     """How ranked lists are written."""
 
     prompts: str = Field(default="ranking", description="Prompt file, or the name of one that ships")
@@ -141,7 +141,7 @@ def write_rankings(
     sentences: str | Path,
     output: str | Path,
     backend: Callable[[], Backend] | None,
-    settings: RankingSettings | None = None,
+    settings: WritingSettings | None = None,
     *,
     ledger: str | Path | None = None,
     budget: Budget | None = None,
@@ -179,7 +179,7 @@ def write_rankings(
             model.
         SentsmithError: The model fails, or no seed gave a list.
     """
-    chosen = settings or RankingSettings()
+    chosen = settings or WritingSettings()
     files = _checked(output, sentences, ledger, overwrite=overwrite)
     with rereadable(sentences, files.output) as path:
         plan = _Plan(path, chosen, files)
@@ -209,7 +209,7 @@ def estimate_rankings(
     sentences: str | Path,
     output: str | Path,
     backend: Callable[[], Backend] | None,
-    settings: RankingSettings | None = None,
+    settings: WritingSettings | None = None,
     *,
     ledger: str | Path | None = None,
     price: Price | None = None,
@@ -221,7 +221,7 @@ def estimate_rankings(
     Raises:
         InputError: See :func:`write_rankings`, as for the others. An output that exists is no error here.
     """
-    chosen = settings or RankingSettings()
+    chosen = settings or WritingSettings()
     files = _checked(output, sentences, ledger, overwrite=True)
     with rereadable(sentences, files.output) as path:
         plan = _Plan(path, chosen, files)
@@ -263,7 +263,7 @@ def _checked(output: str | Path, source: str | Path, ledger: str | Path | None, 
     return files
 
 
-def _opened(backend: Callable[[], Backend] | None, settings: RankingSettings) -> Backend:
+def _opened(backend: Callable[[], Backend] | None, settings: WritingSettings) -> Backend:
     """Open the model.
 
     Raises:
@@ -280,7 +280,7 @@ def _opened(backend: Callable[[], Backend] | None, settings: RankingSettings) ->
 class _Plan:
     """The seeds, and what is asked about them; a :class:`~sentsmith.methods.ranking.advancing.Way`."""
 
-    def __init__(self, path: Path, settings: RankingSettings, files: Beside) -> None:
+    def __init__(self, path: Path, settings: WritingSettings, files: Beside) -> None:
         self.path, self.settings = path, settings
         self.count = settings.count
         self.answers = settings.count if settings.stepwise else 1
@@ -340,7 +340,7 @@ class _Plan:
         }
 
 
-def _prompts(settings: RankingSettings) -> tuple[Prompts, str]:
+def _prompts(settings: WritingSettings) -> tuple[Prompts, str]:
     """Return the prompts and the task.
 
     Raises:
