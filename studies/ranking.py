@@ -104,18 +104,20 @@ SWEEPS = [
 ]
 _JOINT = ("ranking.triplets={runs}/data/triplets.jsonl", "ranking.triplets_per_list=4", "training.blend=0.5")
 JOINT = [
+    # As in the study of MultiCSR, without its mask.
     Row(
         "triplets",
-        "simcse-supervised-small",
+        "multicsr-small",
         (
             "training.seed={seed}",
             "data.train={runs}/data/triplets.jsonl",
             "data.held_out=0",
             "training.batch_size=32",
-            "training.learning_rate=5e-5",
             f"training.max_steps={STEPS}",
             "training.select=last",
             "training.blend=0.5",
+            "multicsr.mask=false",
+            "multicsr.mask_duplicates=false",
         ),
         _DEV,
     ),
