@@ -102,7 +102,13 @@ SWEEPS = [
     *(_on(f"rate-{rate:g}", f"training.learning_rate={rate}") for rate in RATES),
     *(_on(f"share-{share:g}", f"ranking.share={share}") for share in SHARES),
 ]
-_JOINT = ("ranking.triplets={runs}/data/triplets.jsonl", "ranking.triplets_per_list=4", "training.blend=0.5")
+# The lists' loss is about ten times the triplets', and so is its gradient.
+_JOINT = (
+    "ranking.triplets={runs}/data/triplets.jsonl",
+    "ranking.triplets_per_list=4",
+    "ranking.triplet_weight=10",
+    "training.blend=0.5",
+)
 JOINT = [
     # As in the study of MultiCSR, without its mask.
     Row(
@@ -122,8 +128,11 @@ JOINT = [
         _DEV,
     ),
     _on("joint", *_JOINT, seeds=None),
+    _on("joint-equal", *_JOINT, "ranking.triplet_weight=1"),
     _on("joint-first", *_JOINT, "ranking.first_row_only=true", seeds=None),
-    _on("joint-rank-only", *_JOINT, *_rank_only(), seeds=None),
+    _on("joint-rank-only", *_JOINT, *_rank_only()),
+    # A better teacher: the model of the triplets.
+    _on("joint-taught", *_JOINT, "ranking.teacher={runs}/triplets-1", seeds=None),
     # One after the other: the model of the triplets teaches and learns.
     _on("then-lists", "model={runs}/triplets-{seed}", "training.learning_rate=2e-5", seeds=None),
 ]
