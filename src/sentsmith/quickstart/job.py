@@ -54,11 +54,23 @@ _SEED = 42
 
 @dataclass
 class _Job:
-    """What is trained on and measured; ``lines`` are written to ``train`` first, if there are any."""
+    """What is trained on and measured.
+
+    Attributes:
+        recipe: That ships.
+        train: The training rows.
+        lines: Are written to ``train`` first, if there are any.
+        overrides: Of the recipe, besides ``data.train``.
+        measures: Measures a model.
+        text: What is searched.
+        about: Says what that is.
+        questions: To search for.
+    """
 
     recipe: str
     train: Path
     lines: list[str]
+    overrides: Sequence[str]
     measures: Callable[[Encoder], dict[str, Any]]
     text: list[str]
     about: str
@@ -98,7 +110,7 @@ def quickstart(
     folder = Path(output)
     tasks = None if data_dir is None else load_suites(["sts"], data_dir=data_dir)
     job = _sample_job() if sentences is None else _own_job(sentences, column, folder)
-    recipe, method = load_recipe(job.recipe, [f"data.train={job.train}", *overrides])
+    recipe, method = load_recipe(job.recipe, [f"data.train={job.train}", *job.overrides, *overrides])
     model_folder = folder / "model"
     resume = (model_folder / WORK).exists() and not overwrite
     done = None if overwrite else _trained_before(folder, recipe)
@@ -160,8 +172,9 @@ def _sample_job() -> _Job:
     text = [sentence for paragraph in pydoc_sentences() for sentence in paragraph]
     return _Job(
         recipe="quickstart",
-        train=sample / "triplets-train.jsonl",
+        train=sample / "rankings-train.jsonl",
         lines=[],
+        overrides=[f"ranking.triplets={sample / 'triplets-train.jsonl'}"],
         measures=lambda encoder: sample_measures(encoder, lists, triplets),
         text=text,
         about="the prose of this Python's own language reference (pydoc_data.topics)",
@@ -177,6 +190,7 @@ def _own_job(sentences: str | Path, column: str | None, folder: Path) -> _Job:
         recipe="quickstart-own-text",
         train=folder / "train-sentences.txt",
         lines=text.train,
+        overrides=(),
         measures=lambda encoder: own_text_measures(encoder, task),
         text=sample_random(text.train, _SEARCHED, seed=_SEED),
         about=f"your text, {Path(sentences).name}",

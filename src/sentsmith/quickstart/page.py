@@ -23,7 +23,7 @@ def build_page(outcome: Outcome) -> Page:
     start = record["settings"]["model"]
     return Page(
         title="Sentsmith quickstart",
-        lead=f"`{start}` was trained on {record['data']['rows']:,} rows in {record['seconds']['train']:.0f} s; "
+        lead=f"`{start}` was trained on {_rows(record)} in {record['seconds']['train']:.0f} s; "
         f"the whole job took {outcome.seconds:.0f} s. Every number here was measured in this run.",
         headlines=[
             Headline(row.name, f"{row.after:.1f}", Delta(row.change, 1, row.low, row.high), f"{row.items} items")
@@ -32,6 +32,14 @@ def build_page(outcome: Outcome) -> Page:
         sections=sections,
         footer=f"sentsmith {record['versions']['sentsmith']}, {record['created']}",
     )
+
+
+def _rows(record: dict[str, Any]) -> str:
+    """Return what a run was trained on: lists and triplets of the sample, or lines of the user's."""
+    rows = record["data"]["rows"]
+    if "ranking" not in record:
+        return f"{rows:,} rows"
+    return f"{rows:,} ranked lists and {record['ranking']['triplets']['rows']:,} triplets"
 
 
 def _changes(outcome: Outcome) -> Section:

@@ -17,6 +17,7 @@ from sentsmith.errors import InputError, SettingsError
 from sentsmith.evaluation.ordering import ranking_correlation
 from sentsmith.files import sha256
 from sentsmith.methods.ranking import recipe
+from sentsmith.methods.ranking.lists import dealt, load_lists
 from sentsmith.methods.ranking.loss import RankingLoss
 from sentsmith.methods.ranking.objective import refine_similarities
 from sentsmith.methods.registry import load_recipe
@@ -50,6 +51,11 @@ def triplet_file(tmp_path_factory, sentences):
     rows = [",".join(f'"{text}"' for text in sentences[3 * i : 3 * i + 3]) for i in range(6)]
     file.write_text("anchor,positive,negative\n" + "\n".join(rows) + "\n", encoding="utf-8")
     return file
+
+
+def loaded(values, *overrides):
+    """Return what a run by these settings trains on."""
+    return load_lists(settings.resolve(recipe.Recipe, values, overrides))
 
 
 def same(first, second):
@@ -110,24 +116,23 @@ def test_rank_only_reads_no_teacher(ranking_tiny, tmp_path, seen, monkeypatch):
 
 
 def test_shuffled_lists_hold_the_same_sentences(ranking_settings, lists):
-    rows, _ = recipe._rows(settings.resolve(recipe.Recipe, ranking_settings, ["ranking.shuffle=true"]))
+    rows = loaded(ranking_settings, "ranking.shuffle=true").rows
     assert [sorted(row) for row in rows.train["sentences"]] == [sorted(row) for row in lists]
     assert list(rows.train["sentences"]) != lists
-    again, _ = recipe._rows(settings.resolve(recipe.Recipe, ranking_settings, ["ranking.shuffle=true"]))
+    again = loaded(ranking_settings, "ranking.shuffle=true").rows
     assert list(again.train["sentences"]) == list(rows.train["sentences"])
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.05, 1), (0.5, 8), (1.0, 16)])
 def test_a_share_of_the_lists(ranking_settings, lists, share, count):
-    resolved = settings.resolve(recipe.Recipe, ranking_settings, [f"ranking.share={share}"])
-    rows, facts = recipe._rows(resolved)
-    assert facts["lists"] == len(rows.train) == count
-    assert all(row in lists for row in rows.train["sentences"])
+    found = loaded(ranking_settings, f"ranking.share={share}")
+    assert found.facts["lists"] == len(found.rows.train) == count
+    assert all(row in lists for row in found.rows.train["sentences"])
 
 
 def test_triplets_are_dealt_out(ranking_tiny, tmp_path, triplet_file):
     rows = [{"anchor": f"a{i}", "positive": f"p{i}", "negative": f"n{i}"} for i in range(3)]
-    columns = recipe.dealt(rows, hands=2, each=2)
+    columns = dealt(rows, hands=2, each=2)
     assert columns["anchor"] == [["a0", "a1"], ["a2", "a0"]]
     assert columns["negative"] == [["n0", "n1"], ["n2", "n0"]]
     record = ranking_tiny(tmp_path / "m", f"ranking.triplets={triplet_file}", "ranking.triplets_per_list=2")
@@ -140,10 +145,18 @@ def test_triplets_are_dealt_out(ranking_tiny, tmp_path, triplet_file):
 def test_triplets_that_changed_since_are_noticed(ranking_settings, triplet_file, tmp_path):
     copy = tmp_path / "triplets.csv"
     shutil.copy(triplet_file, copy)
-    resolved = settings.resolve(recipe.Recipe, ranking_settings, [f"ranking.triplets={copy}"])
-    before = recipe._rows(resolved)[0].sha256
+    before = loaded(ranking_settings, f"ranking.triplets={copy}").rows.sha256
     copy.write_text(copy.read_text(encoding="utf-8") + "a,b,c\n", encoding="utf-8")
-    assert recipe._rows(resolved)[0].sha256 != before
+    assert loaded(ranking_settings, f"ranking.triplets={copy}").rows.sha256 != before
+
+
+def test_triplets_that_no_list_carries_are_told(ranking_settings, triplet_file, save_lists, sentences):
+    few = save_lists([sentences[:3], sentences[3:6]])
+    found = loaded(
+        ranking_settings, f"data.train={few}", f"ranking.triplets={triplet_file}", "ranking.triplets_per_list=2"
+    )
+    assert (found.facts["triplets"]["rows"], found.facts["triplets"]["used"]) == (6, 4)
+    assert any("only 4 of 6 triplets are trained on" in warning for warning in found.rows.warnings)
 
 
 def test_a_second_run_finds_the_vectors(ranking_tiny, tmp_path, monkeypatch):
@@ -153,6 +166,9 @@ def test_a_second_run_finds_the_vectors(ranking_tiny, tmp_path, monkeypatch):
     second = ranking_tiny(tmp_path / "two", *shared)
     assert second["ranking"]["teacher"]["found"]
     assert same(tmp_path / "one", tmp_path / "two")
+    # Other seeds hold other lists out and draw others: the vectors are the same.
+    others = ("training.seed=7", "ranking.share=0.5", "training.batch_size=2", "training.max_steps=1")
+    assert ranking_tiny(tmp_path / "three", *shared, "data.held_out=0.2", *others)["ranking"]["teacher"]["found"]
 
 
 def test_held_out_lists_choose_where_no_dev_file_does(ranking_tiny, tmp_path, save_lists, sentences):
@@ -164,9 +180,16 @@ def test_held_out_lists_choose_where_no_dev_file_does(ranking_tiny, tmp_path, sa
     assert [entry["step"] for entry in chosen["history"]] == [0, 2, 4]
     assert record["data"]["held_out_rows"] == 4
     resolved, _ = load_recipe("ranking-small", [f"data.train={long}", "data.held_out=0.2"])
-    held_out = recipe._rows(resolved)[0].held_out["sentences"]
+    held_out = load_lists(resolved).rows.held_out["sentences"]
     value = 100 * ranking_correlation(as_encoder(load(tmp_path / "m")), [list(row) for row in held_out]).mean()
     assert chosen["history"][-1]["score"] == pytest.approx(value, abs=1e-3)
+
+
+def test_lists_of_two_choose_nothing(ranking_tiny, tmp_path, save_lists, sentences):
+    pairs = save_lists([sentences[i : i + 2] for i in range(0, 40, 2)])
+    record = ranking_tiny(tmp_path / "m", f"data.train={pairs}", "data.held_out=0.2", "training.max_steps=1")
+    assert record["selection"] is None
+    assert any("chosen by 0 held-out lists" in warning for warning in record["warnings"])
 
 
 def test_a_run_that_kept_its_start_says_its_best_later_step(ranking_tiny, tmp_path, sentences, tiny_bert):
@@ -254,8 +277,6 @@ def test_wrong_input_is_found_before_the_teacher_is_read(ranking_tiny, tmp_path,
     assert "needs the columns sentences" in refused(f"data.train={sentence_file}")
     one = save_lists([["alone"]])
     assert "row 1: sentences holds 1 text(s)" in refused(f"data.train={one}")
-    pairs = save_lists([[f"{i} a", f"{i} b"] for i in range(20)])
-    assert "no held-out list has three sentences" in refused(f"data.train={pairs}", "data.held_out=0.2")
     assert "no such folder" in refused("ranking.teacher=./nowhere")
     assert "fewer than one batch of 512" in refused("training.batch_size=512")
     assert "dev.csv" in refused("data.dev=dev.csv")

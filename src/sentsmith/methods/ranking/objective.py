@@ -29,16 +29,17 @@ def refine_similarities(
 
     ``Φ̂ = Φ + sign(Δ)·log(ω|Δ| + 1)``. For each row j and the columns from j on, Δ is the value that belongs at a
     column by the list's order (the row sorted descending) minus the value that stands there; below the diagonal Δ is
-    mirrored. So a value rises exactly if it stands further back in the teacher's order than in the list's (Eq. 6).
-    With ω ≤ 1 a value moves by less than |Δ|.
+    mirrored. So a value rises exactly if it stands further back in the teacher's order than in the list's (Eq. 6);
+    equal values stay where they are. With ω ≤ 1 a value moves by less than |Δ|.
 
     Args:
         similarities: Φ, symmetric, ``[n, n]`` or ``[B, n, n]``, floating.
         omega: ω, at least 0; 0 gives Φ itself.
         sizes: int64 ``[B]``, sentences per list; None: all have n.
         phi_scale: Φ is multiplied by it first. The authors' code appears to have had 20 (a temperature of 0.05).
-        absolute_column_sign: The sign of the authors' code: a value rises if the place that it has in its sorted row
-            part is above its column counted from the row's own start, which agrees with Eq. 6 in the first row only.
+        absolute_column_sign: The sign of the authors' code: a value rises if the place that it has in its row, sorted
+            from the diagonal on and counted from there, is above its column, counted from the list's start. That agrees
+            with Eq. 6 in the first row only.
 
     Returns:
         Φ̂, the shape and dtype of Φ.

@@ -6,11 +6,8 @@ may be trained on in the same step.
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sentsmith.encoders.chunked import Chunking
+    from sentsmith.methods.ranking.lists import Lists
     from sentsmith.methods.ranking.loss import RankingLoss
     from sentsmith.training.data import TrainingRows
     from sentsmith.training.selection import Judge
@@ -152,6 +150,7 @@ def run(
     from transformers import set_seed
 
     from sentsmith.encoders.loading import load
+    from sentsmith.methods.ranking.lists import load_lists
     from sentsmith.methods.ranking.loss import ListCollator
     from sentsmith.training.output import Output
     from sentsmith.training.run import Plan, check_enough, train
@@ -159,7 +158,8 @@ def run(
 
     place = Output(Path(output), resume, overwrite)
     place.check(recipe)
-    rows, facts = _rows(recipe)
+    lists = load_lists(recipe)
+    rows, facts = lists.rows, dict(lists.facts)
     # The teacher may take hours: what can be wrong is looked at before it.
     check_enough(recipe, len(rows.train))
     judge = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else _judge(rows)
@@ -168,7 +168,7 @@ def run(
     teacher = None if recipe.ranking.target == "list" else _teacher(recipe)
     work = place.open(recipe, rows.sha256)
     begun = time.perf_counter()
-    texts = None if teacher is None else _read(recipe, teacher, rows, work, progress=progress)
+    texts = None if teacher is None else _read(recipe, teacher, lists, work, progress=progress)
     seconds = {} if texts is None else {"teacher": round(time.perf_counter() - begun, 1)}
     facts |= {"teacher": None if teacher is None or texts is None else _described(recipe, teacher, texts)}
     del teacher  # frees its memory for the training
@@ -186,67 +186,11 @@ def run(
     return train(recipe, plan, replace(place, resume=True, overwrite=False), progress=progress)
 
 
-def _rows(recipe: Recipe) -> tuple[TrainingRows, dict[str, Any]]:
-    """Return the lists, each with its triplets if there are any, and what the run record says of both."""
-    from sentsmith.training.data import load_rows, ranking_rows
-
-    settings, dice = recipe.ranking, random.Random(recipe.training.seed)
-    rows = load_rows(recipe.data, ranking_rows, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
-    train = rows.train
-    if settings.share < 1.0:
-        kept = dice.sample(range(len(train)), max(1, round(settings.share * len(train))))
-        train = train.select(sorted(kept))
-    lists = [list(sentences) for sentences in train["sentences"]]
-    if settings.shuffle:
-        for sentences in lists:
-            dice.shuffle(sentences)
-    columns: dict[str, Any] = {"sentences": lists}
-    facts: dict[str, Any] = {"lists": len(lists), "sentences": sum(map(len, lists)), "triplets": None}
-    warnings = list(rows.warnings)
-    if settings.triplets is not None:
-        triplets, found = _triplets(settings.triplets)
-        dice.shuffle(triplets)
-        columns |= dealt(triplets, hands=len(lists), each=settings.triplets_per_list)
-        warnings += found.pop("warnings")
-        facts["triplets"] = found
-    dealt_rows = type(train).from_dict(columns)
-    sha256 = rows.sha256 if facts["triplets"] is None else f"{rows.sha256}+{facts['triplets']['sha256']}"
-    return replace(rows, train=dealt_rows, sha256=sha256, warnings=warnings), facts
-
-
-def _triplets(path: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
-    from sentsmith.corpus.datasets import data_hash
-    from sentsmith.errors import InputError
-    from sentsmith.training.data import find_audit, triplet_rows
-
-    triplets = list(triplet_rows(path))
-    if not triplets:
-        raise InputError("holds no triplets to train on", path=path)
-    audit, warnings = find_audit(path)
-    facts = {"path": path, "sha256": data_hash(path), "rows": len(triplets), "audit": audit, "warnings": warnings}
-    return triplets, facts
-
-
-def dealt(triplets: Sequence[dict[str, str]], *, hands: int, each: int) -> dict[str, list[list[str]]]:
-    """Return columns of lists: the triplets dealt out to so many lists, over and over where there are too few."""
-    stream: Iterator[dict[str, str]] = cycle(triplets)
-    rows = [list(islice(stream, each)) for _ in range(hands)]
-    return {name: [[triplet[name] for triplet in row] for row in rows] for name in triplets[0]}
-
-
 def _judge(rows: TrainingRows) -> Judge | None:
     """Return what chooses the checkpoint by the held-out lists, if there are any."""
-    from sentsmith.errors import InputError
     from sentsmith.training.selection import ListJudge
 
-    if not len(rows.held_out):
-        return None
-    # Around the first of two sentences there is no order that could be wrong.
-    long = [sentences for sentences in rows.held_out["sentences"] if len(sentences) > 2]
-    if not long:
-        reason = "no held-out list has three sentences, to choose a step by; give data.dev, or set data.held_out to 0"
-        raise InputError(reason, path=rows.path)
-    return ListJudge(long)
+    return ListJudge(rows.held_out["sentences"]) if len(rows.held_out) else None
 
 
 def _teacher(recipe: Recipe) -> Teacher:
@@ -262,14 +206,15 @@ def _teacher(recipe: Recipe) -> Teacher:
     )
 
 
-def _read(recipe: Recipe, teacher: Teacher, rows: TrainingRows, work: Path, *, progress: bool) -> TextVectors:
+def _read(recipe: Recipe, teacher: Teacher, lists: Lists, work: Path, *, progress: bool) -> TextVectors:
+    """Return the teacher's vectors: of what is trained on, or, where they are kept, of all that other runs may need."""
     from sentsmith.training.teachers import same_teachers
     from sentsmith.training.text_vectors import text_vectors
 
     same_teachers([teacher], work)
-    folder = work if recipe.ranking.cache is None else Path(recipe.ranking.cache)
-    texts = (text for sentences in rows.train["sentences"] for text in sentences)
-    return text_vectors(teacher, texts, folder, progress=progress)
+    cache = recipe.ranking.cache
+    texts = lists.trained_texts() if cache is None else lists.texts()
+    return text_vectors(teacher, texts, work if cache is None else Path(cache), progress=progress)
 
 
 def _described(recipe: Recipe, teacher: Teacher, texts: TextVectors) -> dict[str, Any]:
