@@ -73,4 +73,5 @@ def _outline(axis: Axes, cells: NDArray[np.int64], colour: str, opacity: float) 
 
     codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
     corners = (cells[:, None, ::-1] + _CORNERS).reshape(-1, 2)
-    axis.add_patch(PathPatch(Outline(corners, codes * len(cells)), facecolor=colour, alpha=opacity, lw=0))
+    patch = PathPatch(Outline(corners, codes * len(cells)), facecolor=colour, alpha=opacity, lw=0)
+    axis.add_artist(patch)  # not add_patch: it measures every shape, and the limits are set anyway
