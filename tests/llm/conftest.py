@@ -240,8 +240,9 @@ def _tiny_writer(kind, size):
     signs = {"vocab_size": size, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
     if kind == "llama":
         return t.LlamaForCausalLM(t.LlamaConfig(**signs, **rotary))
-    if kind == "qwen3-sliding":
-        window = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1, "head_dim": 8}
+    if kind.startswith("qwen3"):
+        sliding = kind == "qwen3-sliding"
+        window = {"use_sliding_window": sliding, "sliding_window": 6, "max_window_layers": 1, "head_dim": 8}
         return t.Qwen3ForCausalLM(t.Qwen3Config(**signs, **rotary, **window))
     if kind == "gpt2":
         return t.GPT2LMHeadModel(
@@ -272,7 +273,7 @@ def _tiny_writer(kind, size):
 
 @pytest.fixture(scope="session")
 def make_writer(tokenizer):
-    """Return a function that builds a tiny model that writes: llama, qwen3-sliding, gpt2, t5 or bart."""
+    """Return a function that builds a tiny model that writes: llama, qwen3, qwen3-sliding, gpt2, t5 or bart."""
     return lambda kind: _tiny_writer(kind, len(tokenizer)).eval()
 
 

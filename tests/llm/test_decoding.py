@@ -12,6 +12,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from sentsmith.llm import decoding as decoding_module
 from sentsmith.llm.backend import Decoding
 from sentsmith.llm.cache import GrowingLayer, growing_cache
 from sentsmith.llm.decoding import Decoder, Pair, Written
@@ -263,20 +264,40 @@ def test_what_it_cannot_write_right_without_stays(model):
         assert {answer[0] for answer in steered} == {12}
 
 
-def test_logits_that_are_no_numbers(make_writer):
+def test_logits_that_are_no_numbers(make_writer, monkeypatch):
     """One prompt breaks; the others are answered."""
-    model = make_writer("llama")
-    decoder, broken = Decoder(model, ends=ENDS), torch.tensor([4])
-    for decoding in (STEERED, DRAWN):
-        expected = decoder.decode(pairs(), decoding)
-        calls = iter([True])
-        head = model.lm_head.register_forward_hook(
-            lambda module, args, out, calls=calls: out.index_fill(0, broken, torch.nan) if next(calls, False) else out
-        )
+    decoder = Decoder(make_writer("llama"), ends=ENDS)
+    expected = {decoding: decoder.decode(pairs(), decoding) for decoding in (STEERED, DRAWN)}
+    read = decoding_module.prefill
+
+    def breaking(*given):
+        outputs = read(*given)
+        outputs.logits[4] = torch.nan
+        return outputs
+
+    monkeypatch.setattr(decoding_module, "prefill", breaking)
+    for decoding, answers in expected.items():
         found = decoder.decode(pairs(), decoding)
-        head.remove()
         assert found[4] == Written(broken=True)
-        assert found[:4] + found[5:] == expected[:4] + expected[5:]
+        assert found[:4] + found[5:] == answers[:4] + answers[5:]
+
+
+@pytest.mark.parametrize(
+    ("model", "decoding"),
+    some_of([(kind, how) for kind in ("llama", "t5") for how in (STEERED, DRAWN)], [("llama", DRAWN)]),
+    indirect=["model"],
+)
+def test_two_equal_prompts_are_one_row(model, decoding, monkeypatch):
+    """They answer alike for ever, so the model is asked once, whoever is beside them."""
+    decoder = Decoder(model, ends=ENDS)
+    some = [Pair(p.first, p.first if i % 3 else p.second, LIMIT, p.uniform) for i, p in enumerate(pairs(6))]
+    rows, read = [], decoding_module.prefill
+    monkeypatch.setattr(decoding_module, "prefill", lambda *given: rows.append(len(given[1])) or read(*given))
+    expected = [by_hand(model, pair, decoding) for pair in some]
+    assert tokens(decoder.decode(some, decoding)) == expected
+    equal = [i for i in range(6) if i % 3]
+    assert tokens(decoder.decode([some[i] for i in equal], decoding)) == [expected[i] for i in equal]
+    assert rows == [8, 4]
 
 
 def test_batches_of_both_kinds_or_without_numbers_are_refused(make_writer):

@@ -36,10 +36,20 @@ def growing_cache(model: Any) -> Any:
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """A layer of the cache in a larger tensor, half as long again each time that it is full."""
 
+    _room: tuple[Tensor, Tensor] | None = None
+
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Begin empty."""
         super().lazy_initialization(key_states, value_states)
-        self._room: tuple[Tensor, Tensor] | None = None
+        self._room = None
+
+    def begin(self, key_states: Tensor, value_states: Tensor, rows: int, columns: int) -> None:
+        """Begin with columns of zeros, to be written into; dtype, heads and width are those of the states given."""
+        self.lazy_initialization(key_states, value_states)
+        alike = (states[:1].expand(rows, -1, -1, -1) for states in (key_states, value_states))
+        keys, values = (_roomier(None, states, columns) for states in alike)
+        self._room = keys, values
+        self.keys, self.values = keys[..., :columns, :].zero_(), values[..., :columns, :].zero_()
 
     def update(
         self,
@@ -63,9 +73,12 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Any) -> None:
-        """Keep these rows, int64 ``[kept]``."""
-        super().reorder_cache(beam_idx)
-        self._room = None
+        """Keep these rows, int64 ``[kept]``, and the room: the next step need not copy them a second time."""
+        if self._room is not None:
+            keys, values = self._room
+            length, rows = self.get_seq_length(), beam_idx.to(keys.device)
+            self._room = keys.index_select(0, rows), values.index_select(0, rows)
+            self.keys, self.values = (states[..., :length, :] for states in self._room)
 
 
 def _roomier(held: Tensor | None, states: Tensor, length: int) -> Tensor:

@@ -25,6 +25,7 @@ from transformers.generation.utils import ALL_CACHE_NAMES
 from sentsmith.llm.backend import Decoding
 from sentsmith.llm.cache import growing_cache
 from sentsmith.llm.guidance import choose, combine_logits, keep_plausible
+from sentsmith.llm.prefill import prefill
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,22 +115,22 @@ class Decoder:
         """
         if not pairs:
             return []
-        rows = [pair.first for pair in pairs]
-        seconds = [pair.second for pair in pairs if pair.second is not None]
-        if seconds and len(seconds) != len(pairs):
+        guided = sum(pair.second is not None for pair in pairs)
+        if guided not in (0, len(pairs)):
             raise ValueError("a batch is steered or it is not: all pairs have a second prompt, or none has")
         # Decoder-only models write on where the prompt ends, so all must end in the same column.
         side = "right" if self.encodes else "left"
+        run = _Run(pairs, decoding, self.ends, guided=bool(guided))
+        rows = [*(pair.first for pair in pairs), *(pairs[place].second or () for place in run.owners)]
         ids = pad_sequence(
-            [torch.tensor(row) for row in [*rows, *seconds]],
+            [torch.tensor(row) for row in rows],
             batch_first=True,
             padding_value=self.pad,
             padding_side=side,
         )
-        lengths = torch.tensor([len(row) for row in [*rows, *seconds]])[:, None]
+        lengths = torch.tensor([len(row) for row in rows])[:, None]
         columns = torch.arange(ids.shape[1])
         mask = columns < lengths if self.encodes else columns >= ids.shape[1] - lengths
-        run = _Run(pairs, decoding, self.ends, guided=bool(seconds))
         options: dict[str, Any] = {"custom_generate": run, "do_sample": False}
         if cache := growing_cache(self.model):
             options["past_key_values"] = cache
@@ -154,6 +155,8 @@ class _Run:
         # The pairs of the batch by row, and whether each still writes; those that do not leave with the next others.
         self.places = list(range(len(pairs)))
         self.writing = [True] * len(pairs)
+        # A batch has a row per pair, then one for each second prompt that differs from the first: the pairs of those.
+        self.owners = [place for place, pair in enumerate(pairs) if guided and not _alike(pair)]
         self.uniform = _numbers(pairs, self.longest) if decoding.temperature > 0 else None
 
     def __call__(
@@ -167,7 +170,7 @@ class _Run:
     ) -> Tensor:
         """Write the answers into ``written``; the pattern is ``GenerationMixin._sample``."""
         encodes = model.config.is_encoder_decoder
-        outputs = model._prefill(input_ids, generation_config, model_kwargs)  # noqa: SLF001 - meant for such loops
+        outputs = prefill(model, input_ids, generation_config, model_kwargs)
         with model._optimize_model_for_decode():  # noqa: SLF001
             for step in range(self.longest):
                 if step:
@@ -182,7 +185,7 @@ class _Run:
                 self._write(tokens)
                 if not any(self.writing):
                     break
-                both = tokens.repeat(2) if self.guided else tokens
+                both = torch.cat([tokens, tokens[_index(self.owners, tokens)]])
                 input_ids = torch.cat([input_ids, both[:, None]], dim=1)
                 input_ids, model_kwargs = self._leave(input_ids, model_kwargs)
         return input_ids
@@ -194,9 +197,8 @@ class _Run:
         first = processors(input_ids[:count], logits[:count].float())
         combined = first
         if self.guided:
-            combined = combine_logits(
-                first, logits[count:].float(), first_weight=how.first_weight, second_weight=how.second_weight
-            )
+            second = logits[:count].float().index_copy(0, _index(self.owners, logits), logits[count:].float())
+            combined = combine_logits(first, second, first_weight=how.first_weight, second_weight=how.second_weight)
         combined = keep_plausible(combined, first, floor=how.floor)
         broken = ~combined.amax(dim=-1).isfinite()
         uniform = None if self.uniform is None else self.uniform[self.places, step].to(combined.device)
@@ -228,11 +230,21 @@ class _Run:
         if leaving < max(1, count * _LEAVING) or not all(hasattr(cache, "reorder_cache") for cache in caches):
             return input_ids, model_kwargs
         staying = [row for row in range(count) if self.writing[row]]
+        rows = staying + [row for row, owner in enumerate(self.owners, count) if self.writing[owner]]
+        self.owners = [staying.index(owner) for owner in self.owners if self.writing[owner]]
         self.places = [self.places[row] for row in staying]
         self.writing = [True] * len(staying)
-        rows = torch.tensor([*staying, *(count + row for row in staying if self.guided)], device=input_ids.device)
-        kept = {name: _rows(value, rows, len(input_ids)) for name, value in model_kwargs.items()}
-        return input_ids[rows], kept
+        index = _index(rows, input_ids)
+        kept = {name: _rows(value, index, len(input_ids)) for name, value in model_kwargs.items()}
+        return input_ids[index], kept
+
+
+def _alike(pair: Pair) -> bool:
+    return pair.second is not None and list(pair.first) == list(pair.second)
+
+
+def _index(rows: Sequence[int], beside: Tensor) -> Tensor:
+    return torch.tensor(rows, dtype=torch.long, device=beside.device)
 
 
 def _numbers(pairs: Sequence[Pair], longest: int) -> Tensor:
