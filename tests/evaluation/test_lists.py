@@ -66,7 +66,9 @@ def test_table_has_a_row_for_the_reference(files, bag_of_words):
     result = evaluate(bag_of_words, suites=["lists"], name="bag", lists=files)
     columns, rows = table([result])
     assert [row[0] for row in rows] == ["long-ones", "long-ones, random", "back", "back, random"]
-    assert rows[2] == ["back", "1", "4.0", "4.0", f"{result['scores']['back']:.2f}", rows[2][5], rows[2][6]]
+    # Of the list that comes back, the pairs to the left of a sentence are in order, those to the right are not.
+    assert rows[0] == ["long-ones", "2", "3.5", "3.5", "100.00", "100.00", "100.00"]
+    assert rows[2] == ["back", "1", "4.0", "4.0", "-100.00", "50.00", "0.00"]
     assert all(len(row) == len(columns) for row in rows)
     assert [row[0] for row in table([result, result | {"model": "other"}])[1]][4] == "other: long-ones"
 

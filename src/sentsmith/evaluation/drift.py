@@ -35,7 +35,10 @@ class Drift:
         lengths: int64 ``[lists]``, the sentences of each list.
         distinct: int64 ``[lists]``, how many of them are different, letter by letter.
         tau: float64 ``[lists]``, Kendall's τ-b of the cosine to the first sentence and the intended order, the first
-            sentence itself not ranked; 0 where all of a list's cosines are equal.
+            sentence itself not ranked; 0 where all of a list's cosines are equal. Without ties it is the share of
+            pairs in the intended order less the share in the other one, so it can be read beside ``in_order``.
+            :func:`sentsmith.evaluation.ordering.ranking_correlation`, which judges checkpoints, is Spearman's
+            coefficient of the same orders: in most lists the larger number, not to be compared with this one.
         in_order: float64 ``[lists]``, the share of neighbouring pairs in the right order: for every row j and every
             k, k+1 to the right of j, is k nearer to j than k+1, and likewise to the left; (n − 1)(n − 2) pairs, a tie
             is not in order.

@@ -18,6 +18,16 @@ LISTS = "lists"
 SEED = 0
 """Shuffles the sentences of the random reference."""
 
+COLUMNS = {
+    "lists": ("rows", 0),
+    "length": ("sentences_per_list", 1),
+    "distinct": ("distinct_per_list", 1),
+    "τ": ("score", 2),
+    "in order": ("in_order", 2),
+    "first row": ("in_order_first", 2),
+}
+"""Of tables of lists: the column's name → the name in a result's details, and digits after the point."""
+
 _ENDING = re.compile(r"\.(jsonl|parquet)(\.gz)?$", re.IGNORECASE)
 
 
@@ -109,17 +119,14 @@ def lists_of(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def table(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the columns and the rows of a table of results: two for each file, the second of its random reference."""
-    columns = ["file", "lists", "length", "distinct", "τ", "in order", "first row"]
     rows = []
     for result in results:
         model = f"{result['model']}: " if len(results) > 1 else ""
         for name, details in lists_of(result).items():
             rows.append([f"{model}{name}", *_cells(details)])
             rows.append([f"{model}{name}, random", *_cells(details["random"])])
-    return columns, rows
+    return ["file", *COLUMNS], rows
 
 
 def _cells(details: Mapping[str, Any]) -> list[str]:
-    counts = [f"{details['sentences_per_list']:.1f}", f"{details['distinct_per_list']:.1f}"]
-    measures = [f"{details[key]:.2f}" for key in ("score", "in_order", "in_order_first")]
-    return [f"{details['rows']:,}", *counts, *measures]
+    return [f"{details[key]:,.{digits}f}" for key, digits in COLUMNS.values()]

@@ -20,6 +20,11 @@ def ranking_correlation(encoder: Encoder, lists: Sequence[Ranking | Sequence[str
     A list begins with a sentence and drifts away from it step by step; the intended order of the others is
     the order they stand in, nearest first. The first sentence itself is not ranked (its cosine is always 1).
 
+    :func:`sentsmith.evaluation.drift.drift` gives Kendall's τ-b of the same two orders, which says in how many pairs
+    of sentences they agree. Spearman's coefficient weighs a sentence by how many places it is off, and is the larger
+    of the two in most lists; numbers of the one cannot be compared with numbers of the other. Also, drift takes
+    cosines as equal that differ by less than rounding does.
+
     Args:
         encoder: What is measured.
         lists: Rows of the corpus, or plain sequences; each three sentences or more.

@@ -95,13 +95,13 @@ class HeldOutJudge:
 
 
 class ListJudge:
-    """The mean rank correlation, times 100, of ranked lists kept apart from the training data.
+    """The mean rank correlation (Spearman), times 100, of ranked lists kept apart from the training data.
 
     Args:
         lists: Each three sentences or more.
     """
 
-    metric = "rank correlation of lists"
+    metric = "rank correlation (Spearman) of lists"
 
     def __init__(self, lists: Sequence[Sequence[str]]) -> None:
         self.source = f"{len(lists)} held-out training rows"

@@ -175,7 +175,7 @@ def test_held_out_lists_choose_where_no_dev_file_does(ranking_tiny, tmp_path, sa
     long = save_lists([sentences[i : i + 4] for i in range(0, 40, 2)])
     record = ranking_tiny(tmp_path / "m", f"data.train={long}", "data.held_out=0.2", "training.select=last")
     chosen = record["selection"]
-    assert chosen["metric"] == "rank correlation of lists"
+    assert chosen["metric"] == "rank correlation (Spearman) of lists"
     assert chosen["source"] == "4 held-out training rows"
     assert [entry["step"] for entry in chosen["history"]] == [0, 2, 4]
     assert record["data"]["held_out_rows"] == 4
