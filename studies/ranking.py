@@ -30,6 +30,7 @@ from sentsmith.methods.ranking.writing import WritingSettings, write_rankings
 from sentsmith.report import drift
 
 STEPS = 60
+LONG = 180
 COUNT = 8
 OMEGAS = (0.25, 1.0, 3.0)
 SHARES = (0.05, 0.1, 0.25, 0.5)
@@ -95,6 +96,7 @@ ABLATIONS = [
     _on("meaning-only", "ranking.omega=0"),
     _on("authors-sign", "ranking.absolute_column_sign=true"),
     _on("blend", "training.blend=0.5"),
+    _on("long", "training.blend=0.5", f"training.max_steps={LONG}", seeds=None),
 ]
 SWEEPS = [
     *(_on(f"omega-{omega:g}", f"ranking.omega={omega}") for omega in OMEGAS),
