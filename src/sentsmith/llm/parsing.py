@@ -14,7 +14,12 @@ from sentsmith.settings import Settings
 
 _SCORE = re.compile(r"[0-9](\.[0-9])?")
 _HIGHEST = 5.0
-_ITEM = re.compile(r"\s*(?P<bold>\*\*)?(?P<number>[0-9]{1,4})[.):](?P<closed>\*\*)?(?P<text>\s.*|)$")
+# "2.5 litres" is no second item: what stands right behind the number's sign is no digit.
+_ITEM = re.compile(
+    r"\s*(?:[-*+•]\s+)?(?P<bold>\*\*)?(?:\((?=[0-9]+\)))?(?P<number>[0-9]{1,4})[.):]"
+    r"(?(bold)(?P<closed>\*\*)?)(?P<text>(?![0-9]).*)$"
+)
+_BOLD, _FENCE = "**", "```"
 TOO_SHORT_OR_LONG = ("too short", "too long")
 """The reasons that depend on :class:`LengthBounds`."""
 
@@ -88,8 +93,9 @@ def read_line(answer: str, bounds: LengthBounds) -> str:
 def read_list(answer: str, count: int, bounds: LengthBounds) -> str:
     """Return the sentences of a numbered list, one a line.
 
-    ``1. text``, ``1) text``, ``1: text`` and any of them with the number or the item in bold are items. Text before the
-    first one is passed over, and so is text after the last one and an empty line.
+    ``1. text``, ``1) text``, ``(1) text`` and ``1: text`` are items, also with a bullet before the number, without the
+    space, or with the number, the text or both in bold. Empty lines, code fences around the answer, and text before
+    the first item or after the last one are passed over.
 
     Args:
         answer: The raw answer.
@@ -97,24 +103,21 @@ def read_list(answer: str, count: int, bounds: LengthBounds) -> str:
         bounds: How long each may be; the ratios are not used.
 
     Raises:
-        Unreadable: ``numbering`` (not 1, 2, 3 … in order), ``too few`` or ``too many`` items, ``newline`` (an item of
-            several lines), or what :func:`read_line` says of an item.
+        Unreadable: ``numbering`` (not 1, 2, 3 … in order), ``too few`` or ``too many`` items, ``newline`` (an item
+            before the last one is several lines), or what :func:`read_line` says of an item.
     """
     items: list[str] = []
-    open_ = False  # whether a line that has no number would belong to the item before it
-    for line in answer.strip().splitlines():
+    for line in answer.strip().removeprefix(_FENCE).removesuffix(_FENCE).splitlines():
         found = _ITEM.match(line)
         if found is None:
-            if line.strip() and items and (open_ or len(items) < count):
+            if line.strip() and 0 < len(items) < count:
                 raise Unreadable("newline: an item is more than one line")
-            open_ = open_ and bool(line.strip())
             continue
         if len(items) == count:
             raise Unreadable(f"too many: more than {count} items")
         if int(found["number"]) != len(items) + 1:
             raise Unreadable(f"numbering: {found['number']} where {len(items) + 1} was due")
         items.append(_item(found))
-        open_ = True
     if len(items) < count:
         raise Unreadable(f"too few: {len(items)} items of {count}")
     return "\n".join(read_line(item, bounds) for item in items)
@@ -122,8 +125,12 @@ def read_list(answer: str, count: int, bounds: LengthBounds) -> str:
 
 def _item(found: re.Match[str]) -> str:
     text = found["text"].strip()
-    # Bold from before the number to the end of the item.
-    return text.removesuffix("**") if found["bold"] and not found["closed"] else text
+    if found["bold"] and not found["closed"]:
+        # Bold from before the number to the end of the item.
+        return text.removesuffix(_BOLD)
+    inner = text.removeprefix(_BOLD).removesuffix(_BOLD)
+    # "**One** and **two**" begins and ends in bold, and is not bold as a whole.
+    return inner if len(inner) + 4 == len(text) and _BOLD not in inner else text
 
 
 def _unquoted(text: str) -> str:
