@@ -7,6 +7,7 @@ import sqlite3
 
 import pytest
 
+from sentsmith.cli import console
 from sentsmith.corpus.reading import read_rankings, read_rows
 
 # Words that the tiny model knows, and few of them: it has 64 positions.
@@ -98,12 +99,32 @@ def test_step_by_step_at_a_real_endpoint_with_a_budget(here, command, endpoint):
     assert out.startswith("o.jsonl: 12 lists of 12 seeds\n")
     assert len(endpoint.seen) == 36
     assert all(row["sentences"][3] == f"{row['sentences'][0]} on on on" for row in read_rows("o.jsonl"))
+    # Other settings: what the earlier run wrote stays, and is said to.
+    written, other = (here / "o.jsonl").read_bytes(), (*options, "--seed", "1", "--temperature", "1", "--budget", "1")
+    out = command("write", "rankings", "s.txt", "o.jsonl", *other)[1]
+    assert out.startswith(
+        "o.jsonl: nothing written yet, none of 12 seeds has its list; the file still holds what was there before\n"
+    )
+    said = json.loads(command("write", "rankings", "s.txt", "o.jsonl", *other, "--json")[1])
+    assert (said["output"], said["left_as_it_was"], said["quarantine"]) == (None, "o.jsonl", None)
+    assert (here / "o.jsonl").read_bytes() == written
 
 
 def test_an_endpoint_cannot_be_steered(here, command, endpoint):
     refused(command("write", "rankings", "s.txt", "o.jsonl", "--llm", f"{endpoint.url}#m"), "--direction 0")
     assert endpoint.seen == []
     assert sorted(path.name for path in here.iterdir()) == ["p.yaml", "s.txt"]
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_the_drawing_of_seeds_shows_how_far_it_is(command, at_once, monkeypatch, tiny_bert, more):
+    drawn = (*at_once, "--clusters", "2", "--per-cluster", "3", "--seed-model", str(tiny_bert))
+    monkeypatch.setattr(console, "progress_wanted", lambda *, quiet: not quiet)
+    code, _, err = command("write", "rankings", "s.txt", "o.jsonl", *drawn, *more)
+    assert code == 0, err
+    assert "seeds: 100%" in err
+    assert "seeds" not in command("write", "rankings", "s.txt", "q.jsonl", *drawn, *more, "--quiet")[2]
 
 
 @pytest.mark.usefixtures("here")
@@ -212,7 +233,7 @@ def test_bad_input(here, command, endpoint, arguments, message):
         (("--writer", "corruption", "--prompts", "ranking"), "--prompts does nothing with --writer corruption"),
         (("--writer", "corruption", "--budget", "5k"), "--budget does nothing with --writer corruption"),
         (("--writer", "corruption", "--device", "cpu"), "--device does nothing with --writer corruption"),
-        (("--writer", "corruption", "--max-characters", "60"), "max_characters does nothing without a language model"),
+        (("--writer", "corruption", "--max-characters", "60"), "max_characters does nothing without a writer"),
         (("--llm", "./nope"), "nope: no such folder"),
     ],
 )

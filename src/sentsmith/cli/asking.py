@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sentsmith.llm.answering import Outcome
     from sentsmith.llm.backend import Backend
     from sentsmith.llm.estimating import Estimate
-    from sentsmith.llm.outputs import Beside, Tally
+    from sentsmith.llm.outputs import Beside, Tally, Written
     from sentsmith.llm.spending import Budget, Price
 
 SPEC = (
@@ -128,8 +128,9 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
         console.show_json({"dry_run": True, **asdict(estimate)})
         return
     at_most = "at most " if estimate.bound else "about "
+    dropped = f"; {estimate.dropped:,} lists were dropped by their answers" if estimate.dropped else ""
     parts = [
-        f"{estimate.requests:,} requests ({estimate.known:,} more are in the ledger already)",
+        f"{estimate.requests:,} requests ({estimate.known:,} more are in the ledger already{dropped})",
         f"about {estimate.prompt_tokens:,} prompt tokens",
         f"{at_most}{estimate.answer_tokens:,} answer tokens",
         "time unknown (the ledger has no such answers yet)"
@@ -141,13 +142,47 @@ def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
     console.say("; ".join(parts))
 
 
-def as_json_of(tally: Tally, outcome: Outcome | None, files: Beside) -> dict[str, Any]:
-    """Return what became of the rows, and what was asked for it, as JSON can hold it."""
+def show_written(done: Written, files: Beside, *, read: str, wrote: str, one: str, as_json: bool) -> None:
+    """Print what became of the rows of a job that writes the complete ones.
+
+    Args:
+        done: What came of the job.
+        files: Those of the output.
+        read: What it reads: sentences.
+        wrote: What it writes: triplets.
+        one: One of those.
+        as_json: Print JSON.
+    """
+    tally = done.tally
+    if as_json:
+        console.show_json(
+            {
+                "output": str(files.output) if tally.complete else None,
+                "left_as_it_was": str(files.output) if done.stands else None,
+                read: tally.rows,
+                wrote: tally.complete,
+                **as_json_of(tally, done.outcome, files, stands=done.stands),
+            }
+        )
+        return
+    if tally.complete:
+        console.say(f"{files.output}: {tally.complete:,} {wrote} of {tally.rows:,} {read}")
+    else:
+        stands = "; the file still holds what was there before" if done.stands else ""
+        console.say(f"{files.output}: nothing written yet, none of {tally.rows:,} {read} has its {one}{stands}")
+    say_rest(tally, done.outcome, files, stands=done.stands)
+
+
+def as_json_of(tally: Tally, outcome: Outcome | None, files: Beside, *, stands: bool = False) -> dict[str, Any]:
+    """Return what became of the rows, and what was asked for it, as JSON can hold it.
+
+    ``stands``: what is left out is in no quarantine, which is an earlier run's, as the output is.
+    """
     result: dict[str, Any] = {
         "quarantined": tally.quarantined,
         "pending": tally.pending,
         "reasons": dict(tally.reasons.most_common()),
-        "quarantine": str(files.quarantine) if tally.quarantined else None,
+        "quarantine": str(files.quarantine) if tally.quarantined and not stands else None,
     }
     if outcome is not None:
         result |= outcome_as_json(outcome) | {"ledger": str(files.ledger)}
@@ -160,14 +195,15 @@ def outcome_as_json(outcome: Outcome) -> dict[str, Any]:
     return {name: getattr(outcome, name) for name in names}
 
 
-def say_rest(tally: Tally, outcome: Outcome | None, files: Beside) -> None:
-    """Print what was left out and why, what is still to be asked, and what was asked."""
+def say_rest(tally: Tally, outcome: Outcome | None, files: Beside, *, stands: bool = False) -> None:
+    """Print what was left out and why, what is still to be asked, and what was asked; ``stands`` as above."""
     if tally.quarantined:
         from sentsmith.llm.outputs import asks_again
 
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in tally.reasons.most_common())
         lost = f". {asks_again(tally.lost)}" if tally.lost else ""
-        console.say(f"{files.quarantine}: {tally.quarantined:,} rows left out ({reasons}){lost}")
+        place = files.ledger if stands else files.quarantine
+        console.say(f"{place}: {tally.quarantined:,} rows left out ({reasons}){lost}")
     if tally.pending:
         say_stopped(f"{tally.pending:,} rows")
     if outcome is not None:

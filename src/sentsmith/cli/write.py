@@ -122,18 +122,7 @@ def triplets(
             advance=bar,
             expect=bar.expect,
         )
-    tally, files = done.tally, beside(out, ledger)
-    if as_json:
-        counts = {"sentences": tally.rows, "triplets": tally.complete}
-        console.show_json(
-            {"output": out if tally.complete else None, **counts, **asking.as_json_of(tally, done.outcome, files)}
-        )
-        return
-    if tally.complete:
-        console.say(f"{out}: {tally.complete:,} triplets of {tally.rows:,} sentences")
-    else:
-        console.say(f"{out}: nothing written yet, none of {tally.rows:,} sentences has its triplet")
-    asking.say_rest(tally, done.outcome, files)
+    asking.show_written(done, beside(out, ledger), read="sentences", wrote="triplets", one="triplet", as_json=as_json)
 
 
 @write.command("translations")

@@ -114,8 +114,9 @@ def rankings(
             key_env=key_env,
         )
     price, most = asking.price_of(price_in, price_out), asking.budget_of(budget)
-    if dry_run:
-        found = estimate_rankings(sentences, out, opened, chosen, ledger=ledger, price=price)
+    bars = console.progress_wanted(quiet=quiet)
+    if dry_run and opened is not None:
+        found = estimate_rankings(sentences, out, opened, chosen, ledger=ledger, price=price, progress=bars)
         asking.show_estimate(found, as_json=as_json)
         return
     with console.progress("writing", quiet=quiet, unit="answers" if opened else "lists") as bar:
@@ -129,18 +130,8 @@ def rankings(
             price=price,
             retry_quarantined=retry_quarantined,
             overwrite=overwrite,
+            progress=bars,
             advance=bar,
             expect=bar.expect,
         )
-    tally, files = done.tally, beside(out, ledger)
-    if as_json:
-        counts = {"seeds": tally.rows, "lists": tally.complete}
-        console.show_json(
-            {"output": out if tally.complete else None, **counts, **asking.as_json_of(tally, done.outcome, files)}
-        )
-        return
-    if tally.complete:
-        console.say(f"{out}: {tally.complete:,} lists of {tally.rows:,} seeds")
-    else:
-        console.say(f"{out}: nothing written yet, none of {tally.rows:,} seeds has its list")
-    asking.say_rest(tally, done.outcome, files)
+    asking.show_written(done, beside(out, ledger), read="seeds", wrote="lists", one="list", as_json=as_json)

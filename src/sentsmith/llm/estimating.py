@@ -32,6 +32,7 @@ class Estimate:
         seconds: Of wall-clock time; None where nothing of this model is known.
         money: The price; None where none was given.
         bound: Nothing is known of how long the answers of a task are, so the limit stands in for it.
+        dropped: Lists of which an answer is known that cannot be read: nothing more is asked for them.
     """
 
     requests: int
@@ -41,6 +42,7 @@ class Estimate:
     seconds: float | None
     money: float | None
     bound: bool
+    dropped: int = 0
 
 
 class _Sample:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field
 
-from sentsmith.corpus.writing import new_table
+from sentsmith.corpus.writing import new_table, write_rows
+from sentsmith.errors import SentsmithError
 from sentsmith.files import atomic_path, write_json
+from sentsmith.llm.answering import Outcome
 from sentsmith.llm.backend import Decoding
 from sentsmith.llm.ledger import Ledger, Record, kind_of
 from sentsmith.llm.parsing import TOO_SHORT_OR_LONG
@@ -132,10 +134,28 @@ class Tally:
     lost: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def why_none(self, files: Beside) -> str:
+    def why_none(self, answers: Path) -> str:
         """Return why no row at all is complete, in the most frequent reasons, and what to do about it."""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.most_common(3))
-        return f"({reasons}); {files.quarantine} holds the answers. {advice(self.quarantined, self.lost)}"
+        return f"{self.top_reasons()}; {answers} holds the answers. {advice(self.quarantined, self.lost)}"
+
+    def top_reasons(self) -> str:
+        """Return the most frequent reasons, in parentheses."""
+        return f"({', '.join(f'{count} {reason}' for reason, count in self.reasons.most_common(3))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of a job that writes the complete rows.
+
+    Attributes:
+        tally: Of the rows.
+        outcome: What was asked in this run; None where no language model writes.
+        stands: Nothing was written, and the output is left as it was, with its record and its quarantine.
+    """
+
+    tally: Tally
+    outcome: Outcome | None
+    stands: bool = False
 
 
 def advice(unreadable: int, lost: int) -> str:
@@ -149,6 +169,8 @@ def asks_again(lost: int) -> str:
     return f"No answer came to {lost:,} of them: --retry-quarantined asks again"
 
 
+LeftOut = Callable[[Mapping[str, Any]], None]
+"""Takes a row that is left out, for the quarantine."""
 Asked = Mapping[str, Question]
 """The questions about one row, each under a name."""
 
@@ -156,7 +178,7 @@ Asked = Mapping[str, Question]
 def complete_rows(
     rows: Iterable[tuple[T, Asked]],
     ledger: Ledger,
-    files: Beside,
+    left_out: LeftOut,
     *,
     model: str,
     decoding: Decoding,
@@ -167,43 +189,41 @@ def complete_rows(
     Args:
         rows: (row, its questions); a row is anything, and its questions name its texts.
         ledger: Where the answers are.
-        files: Rows in quarantine are listed in its ``quarantine``, which is whole or absent, and written when the rows
-            are at their end.
+        left_out: Is called with what the quarantine says of a row that is in it.
         model: The backend's name.
         decoding: As it was asked.
         tally: Is counted up.
     """
-    with quarantine(files.quarantine) as left_out:
-        for number, (row, questions) in enumerate(rows, start=1):
-            tally.rows += 1
-            records = {name: ledger.get(key_of(question, model, decoding)) for name, question in questions.items()}
-            answers: dict[str, str | float] = {}
-            reasons: dict[str, str] = {}
-            for name, record in records.items():
-                try:
-                    answer = answer_of(record, questions[name])
-                except Unreadable as error:
-                    reasons[name] = str(error)
-                else:
-                    if answer is not None:
-                        answers[name] = answer
-            if reasons:
-                tally.quarantined += 1
-                tally.lost += any(record is not None and was_lost(record) for record in records.values())
-                tally.reasons.update(f"{name}: {kind_of(reason)}" for name, reason in reasons.items())
-                left_out(
-                    {
-                        "row": number,
-                        "given": {name: list(question.given) for name, question in questions.items()},
-                        "reasons": reasons,
-                        "answers": {name: record.answer for name, record in records.items() if record},
-                    }
-                )
-            elif len(answers) < len(questions):
-                tally.pending += 1
+    for number, (row, questions) in enumerate(rows, start=1):
+        tally.rows += 1
+        records = {name: ledger.get(key_of(question, model, decoding)) for name, question in questions.items()}
+        answers: dict[str, str | float] = {}
+        reasons: dict[str, str] = {}
+        for name, record in records.items():
+            try:
+                answer = answer_of(record, questions[name])
+            except Unreadable as error:
+                reasons[name] = str(error)
             else:
-                tally.complete += 1
-                yield row, answers
+                if answer is not None:
+                    answers[name] = answer
+        if reasons:
+            tally.quarantined += 1
+            tally.lost += any(record is not None and was_lost(record) for record in records.values())
+            tally.reasons.update(f"{name}: {kind_of(reason)}" for name, reason in reasons.items())
+            left_out(
+                {
+                    "row": number,
+                    "given": {name: list(question.given) for name, question in questions.items()},
+                    "reasons": reasons,
+                    "answers": {name: record.answer for name, record in records.items() if record},
+                }
+            )
+        elif len(answers) < len(questions):
+            tally.pending += 1
+        else:
+            tally.complete += 1
+            yield row, answers
 
 
 def answer_of(record: Record | None, question: Question) -> str | float | None:
@@ -226,7 +246,7 @@ def was_lost(record: Record) -> bool:
 
 
 @contextlib.contextmanager
-def quarantine(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def quarantine(path: Path) -> Iterator[LeftOut]:
     """Yield what takes the rows that are left out; the file is whole, or absent where there is no such row."""
     count = 0
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
@@ -239,6 +259,64 @@ def quarantine(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
         yield left_out
     if not count:
         path.unlink()
+
+
+class _NothingWrittenError(Exception):
+    """No row is complete."""
+
+
+def write_complete(
+    files: Beside,
+    job: str,
+    rows: Callable[[LeftOut], Iterable[Mapping[str, Any]]],
+    *,
+    columns: Sequence[str],
+    facts: Mapping[str, Any],
+    tally: Tally,
+    none: Callable[[Path], str],
+    asks: bool = True,
+) -> bool:
+    """Write the complete rows, with the quarantine and the record that belong to them.
+
+    Where no row is complete, an output that is there already is left as it was, and so is what stands beside it; where
+    there is none, the quarantine is written alone.
+
+    Args:
+        files: Those of the output.
+        job: What the record calls it.
+        rows: Called once; yields the complete rows, hands over those that are left out, and counts up ``tally``.
+        columns: Of the output.
+        facts: What the rows were written from and with.
+        tally: Of the rows, once they are at their end.
+        none: What to say where no row is complete and none is pending; called with the file that holds the answers.
+        asks: Whether a language model was asked.
+
+    Returns:
+        Whether an output that was there already was left as it was.
+
+    Raises:
+        SentsmithError: No row is complete, and none is pending.
+    """
+    stands = files.output.exists()
+
+    def complete() -> Iterator[Mapping[str, Any]]:
+        with quarantine(files.quarantine) as left_out:
+            yield from rows(left_out)
+            if stands and not tally.complete:
+                # The quarantine that is there tells of the output that stays.
+                raise _NothingWrittenError
+        if not tally.complete:
+            raise _NothingWrittenError
+        write_record(files, job, facts, tally, asks=asks)
+
+    try:
+        write_rows(files.output, complete(), columns=columns)
+    except _NothingWrittenError:
+        if not tally.pending:
+            message = none(files.ledger if stands else files.quarantine)
+            raise SentsmithError(f"{files.output} is left as it was: {message}" if stands else message) from None
+        return stands
+    return False
 
 
 def write_record(

@@ -208,6 +208,26 @@ def test_a_sentence_that_comes_twice_is_asked_once(here, scripted):
     assert list(read_rows("o.jsonl")) == [TRIPLETS[0], TRIPLETS[1], TRIPLETS[0]]
 
 
+def test_an_earlier_output_stays_with_what_belongs_to_it_where_nothing_is_written(here, scripted):
+    def rude(prompt, decoding):
+        return "No\nway" if "number 2 " in prompt.text or decoding.seed == 5 else obedient(prompt, decoding)
+
+    def kept():
+        return {path.name: path.read_bytes() for path in here.iterdir() if path.suffix != ".sqlite"}
+
+    model = scripted(rude)
+    assert not write_triplets("s.txt", "o.csv", lambda: model).stands
+    before = kept()
+    assert "o.csv.quarantine.jsonl" in before
+    other = WritingSettings(temperature=0.5, seed=5)
+    with pytest.raises(SentsmithError, match=r"^o\.csv is left as it was: none of 9 .*sqlite holds the answers"):
+        write_triplets("s.txt", "o.csv", lambda: scripted(lambda *_: "No\nway"), other)
+    assert kept() == before
+    stopped = write_triplets("s.txt", "o.csv", lambda: model, WritingSettings(omega=0.1), budget=Budget(tokens=1))
+    assert (stopped.tally.complete, stopped.stands) == (0, True)
+    assert kept() == before
+
+
 def test_a_budget_stops_and_a_later_run_completes(here, scripted):
     model = scripted(obedient, block=2)
     write_triplets("s.txt", "whole.parquet", lambda: model)
@@ -352,10 +372,10 @@ def test_demonstrations_take_the_place_of_the_examples(here, scripted):
         ({"demonstration_pool": "pool.csv"}, "need each other"),
         ({"demonstration_threshold": 0.7}, "demonstration_threshold does nothing without demonstrations"),
         ({"demonstration_model": "m"}, "demonstration_model does nothing without demonstrations"),
-        ({"omega": 0.0, "floor": 0.1}, "floor does nothing without omega other than 0, and a noise"),
+        ({"omega": 0.0, "floor": 0.1}, "floor does nothing without omega other than 0 and a noise: drop it, or set o"),
         ({"noise": "none", "floor": 0.1}, "floor does nothing without"),
         ({"omega": 0.0, "noise": "masked"}, "noise does nothing without omega other than 0"),
-        ({"omega": 0.5, "noise": "none"}, "omega does nothing without noise"),
+        ({"omega": 0.5, "noise": "none"}, "omega does nothing without a noise"),
     ],
 )
 def test_settings_that_would_do_nothing(values, message):

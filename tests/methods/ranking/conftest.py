@@ -47,3 +47,11 @@ def ranking_settings(tiny_bert, tiny_llama, list_file) -> dict:
 def ranking_tiny(trains, ranking_settings):
     """Return a function that trains by these settings, with overrides, into a folder; returns the run record."""
     return trains("ranking", ranking_settings)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Return a folder, the current one, with seven seeds."""
+    (tmp_path / "s.txt").write_text("\n".join(f"Row {number} stands." for number in range(7)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

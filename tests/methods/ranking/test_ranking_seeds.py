@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import pytest
 
 from sentsmith.corpus import sampling
-from sentsmith.encoders import loading
+from sentsmith.encoders import loading, vectorfile
 from sentsmith.errors import InputError
 from sentsmith.methods.ranking.seeds import draw_seeds
 
@@ -58,6 +59,18 @@ def test_a_sentence_that_comes_twice_counts_once(draw, corpus, tmp_path):
     assert draw(everything, kept=tmp_path / "other.json") == draw(kept=tmp_path / "third.json")
 
 
+def test_white_space_tells_no_sentences_apart(draw):
+    texts = ["the dog", "the  dog", "\tthe\ndog ", "The dog", "the cat"]
+    assert draw(texts, clusters=1, per_cluster=100) == ["the dog", "The dog", "the cat"]
+
+
+def test_a_bar_is_drawn_where_it_is_wanted(draw, tmp_path, capsys):
+    draw()
+    assert "seeds" not in capsys.readouterr().err
+    draw(kept=tmp_path / "other.json", progress=True)
+    assert re.search(r"seeds: 100%.* 50/50 ", capsys.readouterr().err)
+
+
 def test_the_draw_is_even_over_clusters_not_over_sentences(tiny_bert, tmp_path):
     # Drawn over sentences, the few would have one or two of the twelve.
     many = [f"the dog {'and the cat ' * (i % 3)}{'a ' * (i // 3)}" for i in range(54)]
@@ -96,20 +109,25 @@ def test_other_sentences_or_weights_are_another_draw(draw, corpus, tiny_bert, tm
         draw(corpus[:20], model=str(tmp_path / "moved"))
 
 
-def test_a_run_killed_while_embedding_goes_on(draw, tmp_path, small_blocks):
-    whole, seen = draw(kept=tmp_path / "whole.json"), []
+def test_a_run_killed_while_embedding_goes_on(draw, tmp_path, small_blocks, monkeypatch):
+    whole, steps = draw(kept=tmp_path / "whole.json"), []
+    embed_file = vectorfile.embed_file
 
-    def stop(count):
-        seen.append(count)
-        if sum(seen) == 32:
-            raise KeyboardInterrupt
+    def counted(*arguments, advance, **named):
+        def count(rows):
+            advance(rows)
+            steps.append(rows)
+            if steps == [0, 16, 16]:
+                raise KeyboardInterrupt
 
+        return embed_file(*arguments, advance=count, **named)
+
+    monkeypatch.setattr(vectorfile, "embed_file", counted)
     with pytest.raises(KeyboardInterrupt):
-        draw(advance=stop)
+        draw()
     assert not (tmp_path / "k.json").exists()
-    steps = []
-    assert draw(advance=steps.append) == whole
-    assert (seen, steps) == ([0, 16, 16], [32, 16, 2])
+    assert draw() == whole
+    assert steps == [0, 16, 16, 32, 16, 2]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["k.json", "whole.json"]
 
 

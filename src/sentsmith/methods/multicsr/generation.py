@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,9 +19,8 @@ from pydantic import Field, model_validator
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.reading import read_sentences, read_triplets, rereadable
 from sentsmith.corpus.rows import Triplet
-from sentsmith.corpus.writing import write_rows
-from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.llm.answering import Outcome, ask
+from sentsmith.errors import InputError, SettingsError
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import NO_LOGITS, Backend, Decoding
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
@@ -30,10 +28,12 @@ from sentsmith.llm.outputs import (
     Asked,
     AskingSettings,
     Beside,
+    LeftOut,
     Tally,
+    Written,
     checked_output,
     complete_rows,
-    write_record,
+    write_complete,
 )
 from sentsmith.llm.parsing import LengthBounds
 from sentsmith.llm.prompts import Noise, Prompts, load_prompts
@@ -79,14 +79,14 @@ class WritingSettings(AskingSettings):
         if not self.demonstrations:
             idle += [("demonstration_threshold", "demonstrations"), ("demonstration_model", "demonstrations")]
         if not self.guided:
-            idle += [("floor", "omega other than 0, and a noise")]
+            idle += [("floor", "omega other than 0 and a noise")]
         if self.omega == 0.0 and self.noise != "none":
             idle += [("noise", "omega other than 0")]
         if self.omega != 0.0 and self.noise == "none":
-            idle += [("omega", "noise")]
+            idle += [("omega", "a noise")]
         for name, needed in idle:
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} does nothing without {needed}: give both, or neither")
+                raise ValueError(f"{name} does nothing without {needed}: drop it, or set {needed}")
         return self
 
     @property
@@ -100,19 +100,6 @@ class WritingSettings(AskingSettings):
         if not self.guided:
             return plain
         return plain.model_copy(update={"second_weight": -self.omega, "floor": self.floor})
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What came of the sentences.
-
-    Attributes:
-        tally: Of the sentences.
-        outcome: What was asked in this run.
-    """
-
-    tally: Tally
-    outcome: Outcome
 
 
 def write_triplets(
@@ -133,7 +120,8 @@ def write_triplets(
 
     Rows come in the order of the sentences, with the columns ``anchor``, ``positive``, ``negative``. A sentence of
     which an answer cannot be read is left out and listed in ``OUT.quarantine.jsonl`` with the reason. When the budget
-    is reached, the triplets that are complete are written; a later run goes on.
+    is reached, the triplets that are complete are written; a later run goes on. Where none is complete, an output that
+    is there already is left as it was.
 
     Args:
         sentences: What :func:`~sentsmith.corpus.reading.read_sentences` reads, standard input (``-``) included.
@@ -172,8 +160,8 @@ def write_triplets(
                 retry_quarantined=retry_quarantined,
                 advance=advance,
             )
-            tally = _write(plan, files, answers, model.name)
-        return Written(tally, outcome)
+            tally, stands = _write(plan, files, answers, model.name)
+        return Written(tally, outcome, stands)
 
 
 def estimate_triplets(
@@ -281,25 +269,22 @@ class _Plan:
         }
 
 
-class _NothingWrittenError(SentsmithError):
-    """No sentence gave a triplet."""
+def _write(plan: _Plan, files: Beside, ledger: Ledger, model: str) -> tuple[Tally, bool]:
+    tally, decoding = Tally(), plan.settings.decoding()
 
-
-def _write(plan: _Plan, files: Beside, ledger: Ledger, model: str) -> Tally:
-    tally = Tally()
-
-    def rows() -> Iterator[dict[str, Any]]:
-        decoding = plan.settings.decoding()
-        for sentence, answers in complete_rows(plan.rows(), ledger, files, model=model, decoding=decoding, tally=tally):
+    def rows(left_out: LeftOut) -> Iterator[dict[str, Any]]:
+        complete = complete_rows(plan.rows(), ledger, left_out, model=model, decoding=decoding, tally=tally)
+        for sentence, answers in complete:
             positive, negative = (str(answers[task]) for task in TASKS)
             yield {"anchor": sentence, "positive": positive, "negative": negative}
-        if not tally.complete:
-            raise _NothingWrittenError(f"none of {tally.rows} sentences gave a triplet {tally.why_none(files)}")
-        write_record(files, JOB, plan.facts(model), tally)
 
-    try:
-        write_rows(files.output, rows(), columns=COLUMNS)
-    except _NothingWrittenError:
-        if not tally.pending:
-            raise
-    return tally
+    stands = write_complete(
+        files,
+        JOB,
+        rows,
+        columns=COLUMNS,
+        facts=plan.facts(model),
+        tally=tally,
+        none=lambda answers: f"none of {tally.rows} sentences gave a triplet {tally.why_none(answers)}",
+    )
+    return tally, stands

@@ -26,6 +26,7 @@ from sentsmith.llm.outputs import (
     checked_output,
     complete_rows,
     made_by,
+    quarantine,
     read_record,
     write_record,
 )
@@ -226,10 +227,12 @@ class _Plan:
 
     def scored(self, ledger: Ledger, files: Beside, model: str, tally: Tally) -> Iterator[Scored]:
         decoding = self.settings.decoding()
-        for row, scores in complete_rows(self.rows(), ledger, files, model=model, decoding=decoding, tally=tally):
-            yield Scored(row, *(float(scores[name]) for name in SCORES))
+        with quarantine(files.quarantine) as left_out:
+            rows = complete_rows(self.rows(), ledger, left_out, model=model, decoding=decoding, tally=tally)
+            for row, scores in rows:
+                yield Scored(row, *(float(scores[name]) for name in SCORES))
         if not (tally.complete or tally.pending):
-            raise SentsmithError(f"none of {tally.rows} triplets has both scores {tally.why_none(files)}")
+            raise SentsmithError(f"none of {tally.rows} triplets has both scores {tally.why_none(files.quarantine)}")
 
 
 class _Recorder:

@@ -75,7 +75,7 @@ class Lists:
 
         A round holds a question of each list that is under way. A list that ends makes room for the next seed in the
         same round, so that rounds stay full. What the ledger knows is asked too (and not answered again): a run that
-        was stopped goes through the same rounds, and the model meets the same questions side by side.
+        was stopped goes through the same rounds, and the model meets in each what is not known yet.
 
         A list whose answer was lost is left for another run.
 

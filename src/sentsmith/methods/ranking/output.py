@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sentsmith.corpus.writing import write_rows
-from sentsmith.errors import SentsmithError
+from sentsmith.llm.answering import Outcome
 from sentsmith.llm.ledger import kind_of
-from sentsmith.llm.outputs import Beside, Tally, quarantine, write_record
+from sentsmith.llm.outputs import Beside, LeftOut, Tally, Written, write_complete
 from sentsmith.methods.ranking.advancing import Draft
 from sentsmith.methods.ranking.validation import REPETITION
 
@@ -24,13 +24,9 @@ class Finished:
     pending: bool = False
 
 
-class _NothingWrittenError(SentsmithError):
-    """No seed gave a list."""
-
-
 def write_lists(
-    files: Beside, job: str, lists: Iterable[Finished], facts: Mapping[str, Any], *, asks: bool = True
-) -> Tally:
+    files: Beside, job: str, lists: Iterable[Finished], facts: Mapping[str, Any], outcome: Outcome | None
+) -> Written:
     """Write the whole lists, in order, with the record; and the dropped ones to the quarantine.
 
     Args:
@@ -38,36 +34,41 @@ def write_lists(
         job: What the record calls it.
         lists: One a seed.
         facts: What the lists were written from and with.
-        asks: Whether a language model was asked.
+        outcome: What was asked; None where no language model was.
 
     Raises:
         SentsmithError: Not one list is whole, and none is pending.
     """
     tally = Tally()
 
-    def rows() -> Iterator[dict[str, Any]]:
-        with quarantine(files.quarantine) as left_out:
-            for number, finished in enumerate(lists, start=1):
-                _count(tally, finished)
-                draft = finished.draft
-                if draft.reason is not None:
-                    left_out(
-                        {"row": number, "reason": draft.reason, "sentences": draft.sentences, "answer": draft.answer}
-                    )
-                elif not finished.pending:
-                    yield {"sentences": draft.sentences}
-        if not tally.complete:
-            circles = asks and 2 * tally.reasons[REPETITION] > tally.rows
-            draw = "; greedy decoding runs in circles with many models: --temperature 0.7 draws" if circles else ""
-            raise _NothingWrittenError(f"none of {tally.rows} seeds gave a list {tally.why_none(files)}{draw}")
-        write_record(files, job, facts, tally, asks=asks)
+    def rows(left_out: LeftOut) -> Iterator[dict[str, Any]]:
+        for number, finished in enumerate(lists, start=1):
+            _count(tally, finished)
+            draft = finished.draft
+            if draft.reason is not None:
+                left_out({"row": number, "reason": draft.reason, "sentences": draft.sentences, "answer": draft.answer})
+            elif not finished.pending:
+                yield {"sentences": draft.sentences}
 
-    try:
-        write_rows(files.output, rows(), columns=COLUMNS)
-    except _NothingWrittenError:
-        if not tally.pending:
-            raise
-    return tally
+    def none(answers: Path) -> str:
+        return f"none of {tally.rows} seeds gave a list {_why_none(tally, None if outcome is None else answers)}"
+
+    stands = write_complete(
+        files, job, rows, columns=COLUMNS, facts=facts, tally=tally, none=none, asks=outcome is not None
+    )
+    return Written(tally, outcome, stands)
+
+
+def _why_none(tally: Tally, answers: Path | None) -> str:
+    """Return why no list is whole, and what to do about it; no answers: a control wrote them, and no model."""
+    if answers is None:
+        return (
+            f"{tally.top_reasons()}: the sentences hold too few words to keep changing; give more sentences, or a "
+            "smaller --count, or a larger --repeats"
+        )
+    circles = 2 * tally.reasons[REPETITION] > tally.rows
+    draw = "; greedy decoding runs in circles with many models: --temperature 0.7 draws" if circles else ""
+    return tally.why_none(answers) + draw
 
 
 def _count(tally: Tally, finished: Finished) -> None:

@@ -124,7 +124,7 @@ class Recipe(SharedRecipe):
             idle += [(name, "ranking.triplets") for name in ("triplets_per_list", "triplet_weight")]
         for name, needed in idle:
             if getattr(settings, name) != fields[name].default:
-                raise ValueError(f"ranking.{name} does nothing without {needed}: give both, or neither")
+                raise ValueError(f"ranking.{name} does nothing without {needed}: drop it, or set {needed}")
         return self
 
     def reads(self) -> tuple[str, ...]:

@@ -11,19 +11,28 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentsmith import __version__
 from sentsmith.errors import InputError
 from sentsmith.files import sha256, write_json
+from sentsmith.llm.parsing import one_line
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
+
+
+def distinct(sentences: Iterable[str]) -> list[str]:
+    """Return each sentence once, where it first stands; white space tells none apart, for models read one line."""
+    found: dict[str, str] = {}
+    for sentence in sentences:
+        found.setdefault(one_line(sentence), sentence)
+    return list(found.values())
 
 
 def draw_seeds(
@@ -35,7 +44,6 @@ def draw_seeds(
     seed: int,
     kept: Path,
     progress: bool = False,
-    advance: Callable[[int], None] = lambda _: None,
 ) -> list[str]:
     """Draw the sentences that lists begin with: k-means over their vectors, then some at random from each cluster.
 
@@ -45,14 +53,13 @@ def draw_seeds(
     vectors lie beside ``kept``, so that a run that was killed goes on; then they are removed.
 
     Args:
-        sentences: Each distinct text counts once, where it first stands.
+        sentences: Each counts once (:func:`distinct`).
         clusters: How many.
         per_cluster: Sentences from each; a smaller cluster gives all it has.
         model: Folder, hub name, or minilm.
         seed: Fixes the clusters and the draw.
         kept: A JSON file; seeds of other sentences or numbers in it are replaced.
         progress: Draw a bar while embedding.
-        advance: Called with the number of sentences embedded since the last call.
 
     Returns:
         The seeds, in the order of the sentences: at most ``clusters · per_cluster``.
@@ -61,14 +68,14 @@ def draw_seeds(
         InputError: A count is below 1, there are fewer distinct sentences than clusters, the model cannot be loaded,
             or ``kept`` is a file of another kind.
     """
-    distinct = list(dict.fromkeys(sentences))
-    _check(len(distinct), clusters, per_cluster)
+    texts = distinct(sentences)
+    _check(len(texts), clusters, per_cluster)
     found = _read(kept)
     from sentsmith.encoders.loading import resolve
 
     folder = resolve(model)
     vectors_of = {
-        "sentences": hashlib.sha256(json.dumps(distinct).encode()).hexdigest(),
+        "sentences": hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
         "model": sha256(folder),
         "version": __version__,
     }
@@ -80,8 +87,8 @@ def draw_seeds(
         logger.warning("%s holds seeds of another model, data or setting; drawing again", kept)
     from sentsmith.corpus.sampling import sample_kmeans
 
-    vectors = _embedded(distinct, folder, vectors_of, kept, progress=progress, advance=advance)
-    seeds = sample_kmeans(distinct, vectors, clusters=clusters, per_cluster=per_cluster, seed=seed)
+    vectors = _embedded(texts, folder, vectors_of, kept, progress=progress)
+    seeds = sample_kmeans(texts, vectors, clusters=clusters, per_cluster=per_cluster, seed=seed)
     write_json(kept, {"key": key, "seeds": seeds})
     for file in kept.parent.glob(glob.escape(kept.name) + ".*.npy*"):
         file.unlink()
@@ -112,13 +119,7 @@ def _read(kept: Path) -> dict[str, Any] | None:
 
 
 def _embedded(
-    sentences: list[str],
-    folder: Path,
-    key: dict[str, Any],
-    kept: Path,
-    *,
-    progress: bool,
-    advance: Callable[[int], None],
+    sentences: list[str], folder: Path, key: dict[str, Any], kept: Path, *, progress: bool
 ) -> NDArray[np.float32]:
     """Return the sentences' vectors, ``[n, d]``; what a killed run has embedded is not embedded again."""
     import numpy as np
@@ -137,7 +138,6 @@ def _embedded(
 
             def done(count: int) -> None:
                 bar.update(count)
-                advance(count)
 
             embed_file(lambda: sentences, file, as_encoder(load(folder)), key=key, advance=done)
     vectors: NDArray[np.float32] = np.load(file, allow_pickle=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -20,11 +20,11 @@ from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.formats import kind_of
 from sentsmith.corpus.reading import read_sentences, rereadable
 from sentsmith.errors import InputError, SettingsError
-from sentsmith.llm.answering import Outcome, ask
+from sentsmith.llm.answering import ask
 from sentsmith.llm.backend import Backend, Decoding
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
-from sentsmith.llm.outputs import AskingSettings, Beside, Tally, checked_output
+from sentsmith.llm.outputs import AskingSettings, Beside, Written, checked_output
 from sentsmith.llm.parsing import LengthBounds
 from sentsmith.llm.prompts import Prompts, Reading, load_prompts
 from sentsmith.llm.questions import Question
@@ -32,6 +32,7 @@ from sentsmith.llm.spending import Budget, Price
 from sentsmith.methods.ranking.advancing import Lists, whole
 from sentsmith.methods.ranking.corruption import Words, corrupt
 from sentsmith.methods.ranking.output import Finished, write_lists
+from sentsmith.methods.ranking.seeds import distinct, draw_seeds
 
 JOB = "write rankings"
 """What the record calls it."""
@@ -88,17 +89,20 @@ class WritingSettings(AskingSettings):
         if self.clusters is None:
             idle += [(name, "clusters") for name in ("per_cluster", "seed_model")]
         if self.writer != "directional":
-            idle += [("direction", "the writer directional")]
+            idle += [("direction", "writer directional")]
         if not self.guided:
-            idle += [("floor", "the writer directional, and direction other than 0")]
+            idle += [("floor", "writer directional and a direction other than 0")]
         if not self.stepwise:
-            idle += [("together", "a writer that goes step by step")]
+            idle += [("together", "writer directional or stepwise")]
         if self.writer == "corruption":
             of_a_model = ("prompts", "task", "max_new_tokens", "temperature", "top_p")
-            idle += [(name, "a language model") for name in (*of_a_model, "min_characters", "max_characters")]
+            idle += [
+                (name, "a writer that asks a language model")
+                for name in (*of_a_model, "min_characters", "max_characters")
+            ]
         for name, needed in idle:
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} does nothing without {needed}: give both, or neither")
+                raise ValueError(f"{name} does nothing without {needed}: drop it, or set {needed}")
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is above max_characters {self.max_characters}")
         return self
@@ -124,19 +128,6 @@ class WritingSettings(AskingSettings):
         return plain.model_copy(update={**weights, "floor": self.floor})
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What came of the seeds.
-
-    Attributes:
-        tally: Of the seeds.
-        outcome: What was asked in this run; None where no language model writes.
-    """
-
-    tally: Tally
-    outcome: Outcome | None
-
-
 def write_rankings(
     sentences: str | Path,
     output: str | Path,
@@ -148,6 +139,7 @@ def write_rankings(
     price: Price | None = None,
     retry_quarantined: bool = False,
     overwrite: bool = False,
+    progress: bool = False,
     advance: Callable[[int], None] = lambda _: None,
     expect: Callable[[int], None] = lambda _: None,
 ) -> Written:
@@ -156,7 +148,7 @@ def write_rankings(
     Rows come in the order of the seeds, with the column ``sentences``: the seed, then ``count`` more. A list of which
     an answer cannot be read, or that repeats itself, is dropped and listed in ``OUT.quarantine.jsonl`` with the reason
     and what was written of it. When the budget is reached, the lists that are whole are written; a later run goes on
-    inside the others.
+    inside the others. Where no list is whole, an output that is there already is left as it was.
 
     An answer that cannot be read is not asked again by itself: the paper drops the list.
 
@@ -170,22 +162,24 @@ def write_rankings(
         price: What tokens cost.
         retry_quarantined: Ask again what is in quarantine.
         overwrite: Replace an output that is not this job's own.
+        progress: Draw a bar while the sentences are embedded, where seeds are drawn from clusters.
         advance: Called with the number of answers since the last call.
         expect: Called once with the number of answers there will be.
 
     Raises:
         InputError: The sentences cannot be read, or the output cannot be written.
-        SettingsError: The prompts lack the task, guidance is asked of a model that cannot be guided, or there is no
-            model.
+        SettingsError: The prompts lack the task, guidance is asked of a model that cannot be guided, there is no model
+            for a writer that asks one, or one for ``corruption``, which asks none.
         SentsmithError: The model fails, or no seed gave a list.
     """
     chosen = settings or WritingSettings()
+    _check_backend(backend, chosen)
     files = _checked(output, sentences, ledger, overwrite=overwrite)
     with rereadable(sentences, files.output) as path:
-        plan = _Plan(path, chosen, files)
-        if chosen.writer == "corruption":
+        plan = _Plan(path, chosen, files, progress=progress)
+        if backend is None:
             expect(len(plan.seeds))
-            return Written(write_lists(files, JOB, _corrupted(plan, advance), plan.facts(None), asks=False), None)
+            return write_lists(files, JOB, _corrupted(plan, advance), plan.facts(None), None)
         expect(plan.answers * len(plan.seeds))
         model = _opened(backend, chosen)
         with Ledger(files.ledger) as answers:
@@ -202,29 +196,37 @@ def write_rankings(
                 advance=advance,
             )
             drafts = (Finished(draft, pending=question is not None) for draft, question in lists.drafts())
-            return Written(write_lists(files, JOB, drafts, plan.facts(model.name)), outcome)
+            return write_lists(files, JOB, drafts, plan.facts(model.name), outcome)
 
 
 def estimate_rankings(
     sentences: str | Path,
     output: str | Path,
-    backend: Callable[[], Backend] | None,
+    backend: Callable[[], Backend],
     settings: WritingSettings | None = None,
     *,
     ledger: str | Path | None = None,
     price: Price | None = None,
+    progress: bool = False,
 ) -> Estimate:
     """Return what :func:`write_rankings` would ask, and about how long that takes and what it costs.
 
-    Steps that are not known yet count like the next one of each list, and no list is foreseen to be dropped.
+    Steps that are not known yet count like the next one of each list, and no list is foreseen to be dropped; how many
+    are dropped already is told.
 
     Raises:
         InputError: See :func:`write_rankings`, as for the others. An output that exists is no error here.
+        SettingsError: Likewise; also if the writer is ``corruption``, which asks nothing.
     """
     chosen = settings or WritingSettings()
+    if chosen.writer == "corruption":
+        raise SettingsError(
+            "the writer 'corruption' asks no language model: there is nothing to estimate, only to write"
+        )
+    _check_backend(backend, chosen)
     files = _checked(output, sentences, ledger, overwrite=True)
     with rereadable(sentences, files.output) as path:
-        plan = _Plan(path, chosen, files)
+        plan = _Plan(path, chosen, files, progress=progress)
         model = _opened(backend, chosen)
         with Ledger(files.ledger) as answers:
             lists = plan.lists(answers, model)
@@ -240,15 +242,17 @@ def estimate_rankings(
 
 
 def _of_all_steps(next_steps: Estimate, lists: Lists) -> Estimate:
-    known = left = 0
+    known = left = dropped = 0
     for draft, question in lists.drafts():
         known += draft.answers
+        dropped += draft.reason is not None
         left += 0 if question is None else lists.way.answers - draft.answers
     times = left / next_steps.requests if next_steps.requests else 0.0
     return replace(
         next_steps,
         requests=left,
         known=known,
+        dropped=dropped,
         prompt_tokens=round(next_steps.prompt_tokens * times),
         answer_tokens=round(next_steps.answer_tokens * times),
         seconds=None if next_steps.seconds is None else next_steps.seconds * times,
@@ -263,14 +267,19 @@ def _checked(output: str | Path, source: str | Path, ledger: str | Path | None, 
     return files
 
 
-def _opened(backend: Callable[[], Backend] | None, settings: WritingSettings) -> Backend:
+def _check_backend(backend: Callable[[], Backend] | None, settings: WritingSettings) -> None:
+    if backend is not None and settings.writer == "corruption":
+        raise SettingsError("the writer 'corruption' asks no language model: give none, or name another writer")
+    if backend is None and settings.writer != "corruption":
+        raise SettingsError(f"the writer {settings.writer!r} asks a language model: give one, or write by corruption")
+
+
+def _opened(backend: Callable[[], Backend], settings: WritingSettings) -> Backend:
     """Open the model.
 
     Raises:
-        SettingsError: There is none, or it cannot be guided, and is to be.
+        SettingsError: It cannot be guided, and is to be.
     """
-    if backend is None or settings.writer == "corruption":
-        raise SettingsError(f"the writer {settings.writer!r} asks {'a' if backend is None else 'no'} language model")
     model = backend()
     if settings.guided and not model.guides:
         raise SettingsError(f"{model.name} {_NO_LOGITS}")
@@ -280,7 +289,7 @@ def _opened(backend: Callable[[], Backend] | None, settings: WritingSettings) ->
 class _Plan:
     """The seeds, and what is asked about them; a :class:`~sentsmith.methods.ranking.advancing.Way`."""
 
-    def __init__(self, path: Path, settings: WritingSettings, files: Beside) -> None:
+    def __init__(self, path: Path, settings: WritingSettings, files: Beside, *, progress: bool) -> None:
         self.path, self.settings = path, settings
         self.count = settings.count
         self.answers = settings.count if settings.stepwise else 1
@@ -294,14 +303,12 @@ class _Plan:
         self.sentences = list(read_sentences(path, column=settings.column))
         if not self.sentences:
             raise InputError("there is no sentence to write for", path=path)
-        self.seeds = self._seeds(files.output)[: settings.limit]
+        self.seeds = self._seeds(files.output, progress=progress)[: settings.limit]
 
-    def _seeds(self, output: Path) -> list[str]:
+    def _seeds(self, output: Path, *, progress: bool) -> list[str]:
         settings = self.settings
         if settings.clusters is None:
-            return list(dict.fromkeys(self.sentences))
-        from sentsmith.methods.ranking.seeds import draw_seeds
-
+            return distinct(self.sentences)
         return draw_seeds(
             self.sentences,
             clusters=settings.clusters,
@@ -309,6 +316,7 @@ class _Plan:
             model=settings.seed_model,
             seed=settings.seed,
             kept=output.with_name(output.name + ".seeds.json"),
+            progress=progress,
         )
 
     def lists(self, ledger: Ledger, model: Backend) -> Lists:
