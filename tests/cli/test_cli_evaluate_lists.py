@@ -27,7 +27,7 @@ def some(tmp_path, monkeypatch):
     return file
 
 
-def test_lists_are_measured_and_drawn(command, some, tmp_path):
+def test_lists_are_measured_drawn_and_reported(command, some, tmp_path):
     out = tmp_path / "out"
     code, stdout, _ = command("evaluate", "m", "--suite", "lists", "--lists", some, "--output", out)
     assert code == 0
@@ -39,6 +39,10 @@ def test_lists_are_measured_and_drawn(command, some, tmp_path):
     assert sorted(file.name for file in out.iterdir()) == [
         "first-row.svg", "results.json", "some-lists.positions.svg", "some-lists.random.positions.svg",
     ]  # fmt: skip
+    assert command("report", out, "--output", tmp_path / "page.html", "--quiet") == (0, "", "")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<h2>Ranked lists</h2>" in page
+    assert page.count('class="picture"') == 3
 
 
 def test_json_is_what_was_written(command, some, tmp_path):

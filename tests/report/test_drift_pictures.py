@@ -87,6 +87,13 @@ def test_a_map_of_very_long_lists_says_what_it_shows():
     assert len(cells(svg)) == 64 * 64
 
 
+def test_a_small_map_stands_beside_another():
+    svg = positions_map(falling(20, 0.0), name="n", limits=(0.0, 1.0), small=True)
+    assert "n" in texts(svg)
+    assert [text for text in texts(svg) if text.isdigit()] == [str(position) for position in range(1, 21, 3)] * 2
+    assert float(ET.fromstring(svg).get("viewBox").split()[2]) < 4.5 * 72
+
+
 def test_the_curves_begin_at_the_second_position_and_chance_is_one():
     maps = {"one": falling(3, 0.4), "other": falling(5, 0.2)}
     chance = {"one": falling(3, 0.0), "other": np.full((5, 5), 0.25)}

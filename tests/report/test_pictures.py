@@ -180,6 +180,17 @@ def test_heat_map_writes_every_so_many_label():
     assert len(cells(svg)) == 25
 
 
+def test_heat_map_of_square_cells_is_as_large_as_they_are():
+    def drawn(side):
+        return heat_map(np.eye(3), row_labels=list("abc"), column_labels=list("xyz"), title="t", side=side)
+
+    for side in (0.2, 0.5):
+        width, height = (float(number) / 72 for number in ET.fromstring(drawn(side)).get("viewBox").split()[2:])
+        assert (width, height) == pytest.approx((1.1 + 3 * side, 1.3 + 3 * side), abs=1e-3)
+    assert texts(drawn(0.5)).count("1.00") == 3
+    assert "1.00" not in texts(drawn(0.2))
+
+
 def test_heat_map_of_many_columns_draws_each_shade_once():
     values = np.tile([0.0, 0.5, -0.5, float("nan")], (2, 5))
     svg = heat_map(values, row_labels=list("ab"), column_labels=[str(n) for n in range(20)], title="t")

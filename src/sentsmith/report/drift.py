@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from sentsmith.report.pictures import curve, heat_map
 FIRST_ROW = "first-row.svg"
 _LARGEST = 64  # positions in a heat map
 _LABELS = 17  # along a side of it
+_SMALL = 3.2  # inches, the side of a map that stands beside another
+_SMALL_LABELS = 9
 
 
 def draw(result: Mapping[str, Any], folder: str | Path) -> list[Path]:
@@ -37,8 +39,7 @@ def draw(result: Mapping[str, Any], folder: str | Path) -> list[Path]:
     found = lists_of(result)
     maps = {name: _matrix(details) for name, details in found.items()}
     references = {name: _matrix(details["random"]) for name, details in found.items()}
-    every = [*maps.values(), *references.values()]
-    limits = (min(float(matrix.min()) for matrix in every), max(float(matrix.max()) for matrix in every))
+    limits = scale([*maps.values(), *references.values()])
     place, files = Path(folder), []
     for name, matrix in maps.items():
         for kind, values in (("", matrix), ("random", references[name])):
@@ -50,13 +51,14 @@ def draw(result: Mapping[str, Any], folder: str | Path) -> list[Path]:
     return files
 
 
-def positions_map(positions: ArrayLike, *, name: str, limits: tuple[float, float]) -> str:
+def positions_map(positions: ArrayLike, *, name: str, limits: tuple[float, float], small: bool = False) -> str:
     """Draw the mean cosine of each two positions of a list.
 
     Args:
         positions: ``[n, n]``. Of more than 64 positions only the first 64 are drawn, and the picture says so.
         name: Of the lists.
         limits: Values of the faintest and the strongest shade; maps to be compared need the same.
+        small: Half as wide, to stand beside another; the name alone is its title.
     """
     values = np.asarray(positions, dtype=np.float64)
     count = len(values)
@@ -67,20 +69,24 @@ def positions_map(positions: ArrayLike, *, name: str, limits: tuple[float, float
         values[:shown, :shown],
         row_labels=labels,
         column_labels=labels,
-        title=f"Mean similarity of list positions: {name}{part}",
+        title=f"{name}{part}" if small else f"Mean similarity of list positions: {name}{part}",
         x_label="position, mean cosine",
         y_label="position",
         limits=limits,
-        label_every=-(-shown // _LABELS),
+        label_every=-(-shown // (_SMALL_LABELS if small else _LABELS)),
+        side=_SMALL / shown if small else None,
     )
 
 
-def first_rows(maps: Mapping[str, ArrayLike], references: Mapping[str, ArrayLike]) -> str:
+def first_rows(
+    maps: Mapping[str, ArrayLike], references: Mapping[str, ArrayLike], *, title: str = "How far the lists drift"
+) -> str:
     """Draw the mean cosine to the first sentence, by position: the lists of each file, and one curve for chance.
 
     Args:
         maps: Name → ``[n, n]`` mean cosines of positions.
         references: Name → the same of random sentences; their mean over the names is drawn.
+        title: The picture's title.
     """
     rows = {name: np.asarray(matrix, dtype=np.float64)[0] for name, matrix in maps.items()}
     chance = [np.asarray(matrix, dtype=np.float64)[0] for matrix in references.values()]
@@ -94,9 +100,12 @@ def first_rows(maps: Mapping[str, ArrayLike], references: Mapping[str, ArrayLike
         name: [(position, float(value)) for position, value in enumerate(row, start=1)][1:]
         for name, row in [*rows.items(), (label, mean)]
     }
-    return curve(
-        series, x_label="position in the list", y_label="mean cosine to the first", title="How far the lists drift"
-    )
+    return curve(series, x_label="position in the list", y_label="mean cosine to the first", title=title)
+
+
+def scale(matrices: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
+    """Return the limits of maps that are to be compared: the least and the largest of their values."""
+    return min(float(matrix.min()) for matrix in matrices), max(float(matrix.max()) for matrix in matrices)
 
 
 def _matrix(details: Mapping[str, Any]) -> NDArray[np.float64]:

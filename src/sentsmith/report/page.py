@@ -31,10 +31,11 @@ class Callout:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG from :mod:`sentsmith.report.pictures` and what to say below it."""
+    """An SVG from :mod:`sentsmith.report.pictures` and what to say below it; a small one may stand beside another."""
 
     svg: str
     caption: str = ""
+    small: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LARGEST_MAP = 64
 _WIDTH = 8.4  # inches
+_NUMBER = 0.35  # inches that a number in a cell needs
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def heat_map(
     limits: tuple[float, float] | None = None,
     decimals: int = 2,
     label_every: int = 1,
+    side: float | None = None,
 ) -> str:
     """Draw a matrix as shades of one colour; negative values, if any, in a second one.
 
@@ -103,6 +105,8 @@ def heat_map(
         limits: Values of the faintest and the strongest shade; two maps to be compared need the same.
         decimals: Of the numbers in the cells, which stand there where there are at most 14 columns.
         label_every: Only every so many-th label is written, from the first, along either side.
+        side: Of a cell, in inches, all cells being squares; where it is not given, they fill the page's width. Below
+            0.35 there is no room for numbers in the cells.
 
     Raises:
         InputError: Labels and shape disagree, a side is over 64, or no value is finite.
@@ -120,9 +124,9 @@ def heat_map(
     low, high = limits or (float(finite.min()), float(finite.max()))
     rows, columns = values.shape
     with drawing():
-        side = min(0.62, (_WIDTH - 2.2) / columns)
-        picture, (axis,) = figure(_WIDTH, max(1.8, 1.3 + rows * max(0.26, side * 0.62)), title=title)
-        draw_cells(axis, values, low=low, high=high, decimals=decimals if columns <= 14 else None)
+        picture, (axis,) = figure(*_map_size(rows, columns, side), title=title)
+        room = columns <= 14 and (side is None or side >= _NUMBER)
+        draw_cells(axis, values, low=low, high=high, decimals=decimals if room else None)
         axis.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5), ylabel=short(y_label, 40))
         axis.grid(visible=False)
         axis.spines[:].set_visible(False)
@@ -143,6 +147,13 @@ def heat_map(
             f"row {row_labels[top_row]}, column {column_labels[top_column]}."
         )
         return to_svg(picture, title=title, description=told)
+
+
+def _map_size(rows: int, columns: int, side: float | None) -> tuple[float, float]:
+    """Return width and height of a heat map with its labels, in inches."""
+    if side is not None:
+        return 1.1 + columns * side, 1.3 + rows * side
+    return _WIDTH, max(1.8, 1.3 + rows * max(0.26, 0.62 * min(0.62, (_WIDTH - 2.2) / columns)))
 
 
 def histograms(groups: Mapping[str, Sequence[float]], *, x_label: str, title: str) -> str:

@@ -59,7 +59,7 @@ def compare(folders: Sequence[str | Path]) -> Page:
         _overview(runs),
         *(
             section
-            for section in (_scores(runs), _diagnostics(runs), _curves(runs), _settings(runs))
+            for section in (_scores(runs), _lists(runs), _diagnostics(runs), _curves(runs), _settings(runs))
             if section is not None
         ),
         _origin(runs),
@@ -175,6 +175,13 @@ def _fallen(columns: Sequence[Mapping[str, float]], runs: Sequence[Run]) -> Iter
         for task, value in column.items():
             if task in columns[0] and (delta := Delta(value - columns[0][task])).tone == "loss":
                 yield f"{task} of `{run.name}` ({delta})"
+
+
+def _lists(runs: Sequence[Run]) -> Section | None:
+    # Only pages of lists pay for numpy and matplotlib.
+    from sentsmith.report.lists import section
+
+    return section({run.name: run.results for run in runs})
 
 
 def _diagnostics(runs: Sequence[Run]) -> Section | None:
