@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -407,6 +408,24 @@ def test_stopping_early_leaves_nothing_running(endpoint, backend):
     stream.close()
     assert time.perf_counter() - began < 0.9
     assert not [thread for thread in threading.enumerate() if thread.name == "sentsmith-endpoint"]
+
+
+def test_each_round_has_a_client_and_all_have_the_same_certificates(backend, monkeypatch):
+    import httpx2
+
+    from sentsmith.llm import endpoint
+
+    endpoint._trusted.cache_clear()
+    read, made = [], httpx2.create_ssl_context
+    monkeypatch.setattr(httpx2, "create_ssl_context", lambda *given: read.append(made(*given)) or read[-1])
+    model = backend()
+    assert [answered(model, text)[text].text for text in "abc"] == ["yes"] * 3
+    assert answered(backend(), "d")["d"].text == "yes"
+    assert len(read) == 1
+    assert made().verify_mode == read[0].verify_mode == ssl.CERT_REQUIRED
+    assert read[0].check_hostname
+    client = model.client()
+    assert client._client._transport._pool._ssl_context is read[0]
 
 
 def test_it_works_inside_a_running_event_loop(backend):
