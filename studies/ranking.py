@@ -15,7 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from runner import Results, Row, mean_and_spread, print_table, run
 from sentsmith.corpus.reading import read_rankings, read_rows
@@ -63,6 +68,16 @@ def _rank_only(*overrides: str) -> tuple[str, ...]:
     return ("ranking.target=list", "ranking.cache=null", *overrides)
 
 
+def averaged(model: Any, blend: float) -> Any:
+    """Return a model that was saved with ``training.blend`` 0.5 as it would be with another one: a view."""
+    start = load("minilm").state_dict()
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                value.copy_(torch.lerp(start[name], value, blend / _BLEND))
+    return model
+
+
 START = [
     Row("start-minilm", None, model="minilm", suites=_DEV, seeds=(1,)),
     Row(
@@ -105,11 +120,12 @@ SWEEPS = [
     *(_on(f"share-{share:g}", f"ranking.share={share}") for share in SHARES),
 ]
 # The lists' loss is about ten times the triplets', and so is its gradient.
+_BLEND = 0.5
 _JOINT = (
     "ranking.triplets={runs}/data/triplets.jsonl",
     "ranking.triplets_per_list=4",
     "ranking.triplet_weight=10",
-    "training.blend=0.5",
+    f"training.blend={_BLEND}",
 )
 JOINT = [
     # As in the study of MultiCSR, without its mask.
@@ -123,7 +139,7 @@ JOINT = [
             "training.batch_size=32",
             f"training.max_steps={STEPS}",
             "training.select=last",
-            "training.blend=0.5",
+            f"training.blend={_BLEND}",
             "multicsr.mask=false",
             "multicsr.mask_duplicates=false",
         ),
@@ -133,21 +149,29 @@ JOINT = [
     _on("joint-equal", *_JOINT, "ranking.triplet_weight=1"),
     _on("joint-first", *_JOINT, "ranking.first_row_only=true", seeds=None),
     _on("joint-rank-only", *_JOINT, *_rank_only()),
+    *(
+        Row(
+            f"{name}-{blend:g}",
+            None,
+            model=f"{{runs}}/{name}-{{seed}}",
+            view=partial(averaged, blend=blend),
+            suites=_DEV,
+        )
+        for name in ("joint", "triplets")
+        for blend in (0.75, 1.0)
+    ),
     # A better teacher: the model of the triplets.
     _on("joint-taught", *_JOINT, "ranking.teacher={runs}/triplets-1", seeds=None),
     # One after the other: the model of the triplets teaches and learns.
     _on("then-lists", "model={runs}/triplets-{seed}", "training.learning_rate=2e-5", seeds=None),
 ]
 TEST = [
-    Row(f"test-{name}", None, model=f"{{runs}}/{name}-{{seed}}", suites=("sts",))
-    for name in (row.name for row in (*ABLATIONS, *SWEEPS, *JOINT, *BY_WRITER))
+    Row(f"test-{row.name}", None, model=row.model or f"{{runs}}/{row.name}-{{seed}}", view=row.view, suites=("sts",))
+    for row in (*ABLATIONS, *SWEEPS, *JOINT, *BY_WRITER)
 ]
 TRANSFER = [
     Row("transfer-minilm", None, model="minilm", suites=("transfer",), seeds=(1,)),
-    *(
-        Row(f"transfer-{row.name}", None, model=f"{{runs}}/{row.name}-{{seed}}", suites=("transfer",), seeds=(1,))
-        for row in (*ABLATIONS, *JOINT, *BY_WRITER)
-    ),
+    *(replace(row, name=row.name.replace("test", "transfer", 1), suites=("transfer",), seeds=(1,)) for row in TEST),
 ]
 
 
