@@ -35,7 +35,7 @@ from sentsmith.methods.ranking.writing import WritingSettings, write_rankings
 from sentsmith.report import drift
 
 STEPS = 60
-LONG = 180
+LONG = 240
 COUNT = 8
 OMEGAS = (0.25, 1.0, 3.0)
 SHARES = (0.05, 0.1, 0.25, 0.5)
@@ -111,7 +111,7 @@ ABLATIONS = [
     _on("meaning-only", "ranking.omega=0"),
     _on("authors-sign", "ranking.absolute_column_sign=true"),
     _on("blend", "training.blend=0.5"),
-    _on("long", "training.blend=0.5", f"training.max_steps={LONG}", seeds=None),
+    _on("long", f"training.max_steps={LONG}", seeds=None),
 ]
 SWEEPS = [
     *(_on(f"omega-{omega:g}", f"ranking.omega={omega}") for omega in OMEGAS),
@@ -127,6 +127,14 @@ _JOINT = (
     "ranking.triplet_weight=10",
     f"training.blend={_BLEND}",
 )
+
+
+def _as_if(name: str, blend: float) -> Row:
+    """The model of another row, averaged with the start in another way."""
+    view = partial(averaged, blend=blend)
+    return Row(f"{name}-{blend:g}", None, model=f"{{runs}}/{name}-{{seed}}", view=view, suites=_DEV)
+
+
 JOINT = [
     # As in the study of MultiCSR, without its mask.
     Row(
@@ -149,17 +157,7 @@ JOINT = [
     _on("joint-equal", *_JOINT, "ranking.triplet_weight=1"),
     _on("joint-first", *_JOINT, "ranking.first_row_only=true", seeds=None),
     _on("joint-rank-only", *_JOINT, *_rank_only()),
-    *(
-        Row(
-            f"{name}-{blend:g}",
-            None,
-            model=f"{{runs}}/{name}-{{seed}}",
-            view=partial(averaged, blend=blend),
-            suites=_DEV,
-        )
-        for name in ("joint", "triplets")
-        for blend in (0.75, 1.0)
-    ),
+    *(_as_if(name, blend) for name in ("joint", "triplets") for blend in (0.75, 1.0)),
     # A better teacher: the model of the triplets.
     _on("joint-taught", *_JOINT, "ranking.teacher={runs}/triplets-1", seeds=None),
     # One after the other: the model of the triplets teaches and learns.
