@@ -132,7 +132,7 @@ _JOINT = (
 def _as_if(name: str, blend: float) -> Row:
     """The model of another row, averaged with the start in another way."""
     view = partial(averaged, blend=blend)
-    return Row(f"{name}-{blend:g}", None, model=f"{{runs}}/{name}-{{seed}}", view=view, suites=_DEV)
+    return Row(f"{name}-blend-{blend:g}", None, model=f"{{runs}}/{name}-{{seed}}", view=view, suites=_DEV)
 
 
 JOINT = [
