@@ -47,10 +47,9 @@ _TRANSFER = ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")
 # Drawn, not greedy: greedily the small writer soon writes one sentence for ever, and every list is dropped.
 _DRAWN = {"prompts": "nli-lm-8m", "temperature": 0.7, "count": COUNT}
 WRITERS = {
-    "direct1": WritingSettings(**_DRAWN, direction=1.0, floor=0.1),
-    "direct05": WritingSettings(**_DRAWN, direction=0.5, floor=0.1),
+    "directional": WritingSettings(**_DRAWN, direction=1.0, floor=0.1),
     # The same prompt, so that λ is all that differs.
-    "step": WritingSettings(**_DRAWN, writer="stepwise", task="rewrite"),
+    "stepwise": WritingSettings(**_DRAWN, writer="stepwise", task="rewrite"),
 }
 LISTS = ("written", *WRITERS, "corruption")
 _LISTS = ("training.seed={seed}", "data.held_out=0", "training.select=last", "ranking.cache={runs}/vectors")
