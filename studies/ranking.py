@@ -103,7 +103,7 @@ BY_WRITER = [
     for lists in LISTS
 ]
 ABLATIONS = [
-    _on("first", "ranking.first_row_only=true"),
+    _on("first", "ranking.first_row_only=true", seeds=None),
     _on("shuffled", "ranking.shuffle=true"),
     _on("rank-only", *_rank_only()),
     _on("first-rank-only", *_rank_only("ranking.first_row_only=true")),
