@@ -9,7 +9,7 @@ import pytest
 
 from sentsmith.encoders.embedding import ModelEncoder
 from sentsmith.errors import InputError
-from sentsmith.methods.multicsr import masking
+from sentsmith.training import text_vectors
 from sentsmith.training.trainer import LossLog
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
@@ -131,7 +131,7 @@ def test_stopped_at_every_stage(tmp_path, multicsr_tiny, whole, stopped, assert_
     stopped(folder, SETTINGS, ModelEncoder, "encode", lambda *_: blocks.append(1) or len(blocks) == 2)
     (state,) = (folder / "work").glob("*.npy.part.json")
     assert json.loads(state.read_text(encoding="utf-8"))["rows"] == 16
-    stopped(folder, SETTINGS, masking, "write_json")
+    stopped(folder, SETTINGS, text_vectors, "write_json")
     assert "going on after 16 rows" in caplog.text
     caplog.clear()
     stopped(folder, SETTINGS, LossLog, "on_log", at_step_3)

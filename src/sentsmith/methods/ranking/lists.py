@@ -72,7 +72,8 @@ def load_lists(recipe: Recipe) -> Lists:
         warnings += found + _left_out(facts["triplets"])
         sha256 += f"+{facts['triplets']['sha256']}"
     # Around the first of two sentences there is no order that could be wrong.
-    held_out = loaded.held_out.filter(lambda row: len(row["sentences"]) > 2)
+    long = [place for place, sentences in enumerate(loaded.held_out["sentences"]) if len(sentences) > 2]
+    held_out = loaded.held_out.select(long)
     if len(held_out) < min(_FEW, len(loaded.held_out)) or 0 < len(held_out) < _FEW:
         warnings += _warned(
             f"the step is chosen by {len(held_out)} held-out lists of three sentences or more, which is little; give "
