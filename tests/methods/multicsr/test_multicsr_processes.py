@@ -8,8 +8,8 @@ import pytest
 from sentsmith import settings
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
-from sentsmith.methods.multicsr import masking, recipe
-from sentsmith.training import processes, teachers
+from sentsmith.methods.multicsr import recipe
+from sentsmith.training import processes, teachers, text_vectors
 
 
 def train(values, output, *overrides):
@@ -19,7 +19,7 @@ def train(values, output, *overrides):
 def train_together(rank, values, output, overrides):
     """Train; returns the record, and how often this process loaded the masker, hashed a folder and read texts."""
     calls = []
-    for module, name in ((teachers, "load_teacher"), (teachers, "sha256"), (masking, "read_once")):
+    for module, name in ((teachers, "load_teacher"), (teachers, "sha256"), (text_vectors, "read_once")):
         setattr(module, name, counted(getattr(module, name), name, calls))
     return train(values, output, *overrides), calls
 
