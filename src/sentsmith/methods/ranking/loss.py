@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from sentsmith.encoders.chunked import Chunking, Features, forward, join
 from sentsmith.methods.ranking.objective import list_mle
-from sentsmith.methods.simcse.objective import at_least_float32, distinct, info_nce
+from sentsmith.methods.simcse.objective import distinct, info_nce, unit_vectors
 
 NOTHING = -1
 """The label beyond a list's end."""
@@ -137,7 +137,7 @@ def list_cosines(vectors: Tensor, sizes: Tensor, *, width: int) -> Tensor:
         width: Of the longest list, or more.
     """
     with torch.autocast(vectors.device.type, enabled=False):
-        units = nn.functional.normalize(at_least_float32(vectors), dim=-1, eps=1e-8)
+        units = unit_vectors(vectors)
         padded = units.new_zeros(len(sizes), width, units.shape[1])
         padded[torch.arange(width, device=sizes.device) < sizes[:, None]] = units
         return padded @ padded.mT

@@ -29,8 +29,8 @@ def refine_similarities(
 
     ``Φ̂ = Φ + sign(Δ)·log(ω|Δ| + 1)``. For each row j and the columns from j on, Δ is the value that belongs at a
     column by the list's order (the row sorted descending) minus the value that stands there; below the diagonal Δ is
-    mirrored. So a value rises exactly if it stands further back in the teacher's order than in the list's (Eq. 6);
-    equal values stay where they are. With ω ≤ 1 a value moves by less than |Δ|.
+    mirrored. So, without ties, a value rises exactly if it stands further back in the teacher's order than in the
+    list's (Eq. 6). With ω ≤ 1 a value moves by less than |Δ|.
 
     Args:
         similarities: Φ, symmetric, ``[n, n]`` or ``[B, n, n]``, floating.

@@ -135,10 +135,6 @@ def _embedded(
     if not file.exists():
         logger.info("embedding %d sentences, of which the seeds are drawn", len(sentences))
         with tqdm(desc="seeds", total=len(sentences), unit=" rows", file=sys.stderr, disable=not progress) as bar:
-
-            def done(count: int) -> None:
-                bar.update(count)
-
-            embed_file(lambda: sentences, file, as_encoder(load(folder)), key=key, advance=done)
+            embed_file(lambda: sentences, file, as_encoder(load(folder)), key=key, advance=bar.update)
     vectors: NDArray[np.float32] = np.load(file, allow_pickle=False)
     return vectors

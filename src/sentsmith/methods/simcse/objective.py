@@ -23,10 +23,11 @@ def cosine_matrix(first: Tensor, second: Tensor) -> Tensor:
     have about three digits, which makes ties.
     """
     with torch.autocast(first.device.type, enabled=False):
-        return _unit(first) @ _unit(second).T
+        return unit_vectors(first) @ unit_vectors(second).T
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Return the vectors scaled to length 1, at least float32; a zero vector stays zero."""
     return functional.normalize(at_least_float32(vectors), dim=-1, eps=1e-8)
 
 
