@@ -128,6 +128,11 @@ class Prompts(Settings):
                 raise ValueError(f"tasks.{name}.opposite: {task.opposite!r} is asked about {other.inputs} inputs")
         return self
 
+    @property
+    def sha256(self) -> str:
+        """The hash of all that the file says, in hex: what a record keeps of it."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
     def need(self, *tasks: str, name: str | Path) -> Self:
         """Return these prompts if they hold all of ``tasks``.
 

@@ -37,8 +37,8 @@ def draw(result: Mapping[str, Any], folder: str | Path) -> list[Path]:
         InputError: One of them is a folder.
     """
     found = lists_of(result)
-    maps = {name: _matrix(details) for name, details in found.items()}
-    references = {name: _matrix(details["random"]) for name, details in found.items()}
+    maps = {name: mean_positions(details) for name, details in found.items()}
+    references = {name: mean_positions(details["random"]) for name, details in found.items()}
     limits = scale([*maps.values(), *references.values()])
     place, files = Path(folder), []
     for name, matrix in maps.items():
@@ -108,5 +108,6 @@ def scale(matrices: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     return min(float(matrix.min()) for matrix in matrices), max(float(matrix.max()) for matrix in matrices)
 
 
-def _matrix(details: Mapping[str, Any]) -> NDArray[np.float64]:
+def mean_positions(details: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the mean cosines of positions, float64 ``[n, n]``, out of what ``results.json`` holds of a file."""
     return np.asarray(details["positions"], dtype=np.float64)

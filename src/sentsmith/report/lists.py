@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sentsmith.evaluation.lists import COLUMNS, lists_of
-from sentsmith.report.drift import first_rows, positions_map, scale
+from sentsmith.report.drift import first_rows, mean_positions, positions_map, scale
 from sentsmith.report.page import Picture, Section
 from sentsmith.report.tables import Cell, Delta, Score, Table
 
@@ -70,17 +69,13 @@ def _sound(result: Mapping[str, Any]) -> Iterator[tuple[str, Details]]:
 
 
 def _complete(details: Details) -> bool:
-    matrix = _matrix(details)
+    matrix = mean_positions(details)
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] >= 3
     return (
         square
         and bool(np.isfinite(matrix).all())
         and all(math.isfinite(details[measure]) for measure, _ in COLUMNS.values())
     )
-
-
-def _matrix(details: Details) -> NDArray[np.float64]:
-    return np.asarray(details["positions"], dtype=np.float64)
 
 
 def _files(found: Found) -> Iterator[tuple[str, dict[str, Details]]]:
@@ -117,21 +112,21 @@ def _curves(found: Found) -> Iterator[Picture]:
     for run, tasks in found.items():
         if tasks:
             title = "How far the lists drift" if len(found) == 1 else f"How far the lists drift: {run}"
-            maps = {name: _matrix(details) for name, details in tasks.items()}
-            references = {name: _matrix(details["random"]) for name, details in tasks.items()}
+            maps = {name: mean_positions(details) for name, details in tasks.items()}
+            references = {name: mean_positions(details["random"]) for name, details in tasks.items()}
             yield Picture(first_rows(maps, references, title=title))
 
 
 def _maps(found: Found) -> tuple[list[Picture], int]:
     """Return the maps, for each file one of each run, then those of random sentences; and how many were left out."""
     limits = {
-        run: scale([_matrix(part) for details in tasks.values() for part in (details, details["random"])])
+        run: scale([mean_positions(part) for details in tasks.values() for part in (details, details["random"])])
         for run, tasks in found.items()
         if tasks
     }
     every = [
         (f"{run}: {name}{kind}" if len(found) > 1 else f"{name}{kind}", part(details), limits[run])
-        for kind, part in (("", _matrix), (", random", lambda details: _matrix(details["random"])))
+        for kind, part in (("", mean_positions), (", random", lambda details: mean_positions(details["random"])))
         for name, runs in _files(found)
         for run, details in runs.items()
     ]

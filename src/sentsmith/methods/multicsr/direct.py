@@ -11,7 +11,6 @@ about the pair that the model did not say. The mean puts them in the middle of t
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -255,7 +254,7 @@ class _Plan:
         return {
             "prompts": {
                 "name": str(self.name),
-                "sha256": hashlib.sha256(self.prompts.model_dump_json().encode()).hexdigest(),
+                "sha256": self.prompts.sha256,
                 "exemplars": len(self.prompts.tasks[TASK].exemplars),
             },
             "decoding": self.decoding.model_dump(mode="json"),

@@ -7,7 +7,6 @@ writes what it writes by itself, which is SynCSE's generation, and which an endp
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Iterator
@@ -260,7 +259,7 @@ class _Plan:
             yield from asked.values()
 
     def facts(self, model: str) -> dict[str, Any]:
-        prompts = hashlib.sha256(self.prompts.model_dump_json().encode()).hexdigest()
+        prompts = self.prompts.sha256
         return {
             "data": {"path": str(self.path), "sha256": self.sha256},
             "model": model,

@@ -8,7 +8,6 @@ language model: words are dropped, exchanged and replaced one by one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -339,7 +338,7 @@ class _Plan:
         )
 
     def facts(self, model: str | None) -> dict[str, Any]:
-        prompts = None if self.prompts is None else hashlib.sha256(self.prompts.model_dump_json().encode()).hexdigest()
+        prompts = None if self.prompts is None else self.prompts.sha256
         return {
             "data": {"path": str(self.path), "sha256": self.sha256},
             "model": model,
