@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pydantic import Field
 
+from sentsmith.errors import SettingsError
 from sentsmith.settings import Settings
 
 
@@ -106,3 +107,20 @@ class Backend(Protocol):
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has as a prompt, nearly: an endpoint's tokenizer is not known."""
         ...
+
+
+def guidable(backend: Callable[[], Backend], *, guided: bool, advice: str = NO_LOGITS) -> Backend:
+    """Open a model.
+
+    Args:
+        backend: Opens it.
+        guided: Whether its answers are to be steered.
+        advice: What is said, after its name, where they cannot be.
+
+    Raises:
+        SettingsError: They are to be, and cannot.
+    """
+    model = backend()
+    if guided and not model.guides:
+        raise SettingsError(f"{model.name} {advice}")
+    return model

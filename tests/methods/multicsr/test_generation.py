@@ -11,12 +11,12 @@ import pytest
 
 from sentsmith.corpus.reading import read_rows, read_triplets
 from sentsmith.errors import InputError, SentsmithError, SettingsError
-from sentsmith.llm.backend import Answer
+from sentsmith.llm.backend import Answer, guidable
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.outputs import beside
 from sentsmith.llm.prompts import NOISES, load_prompts
 from sentsmith.llm.spending import Budget, Price
-from sentsmith.methods.multicsr.generation import WritingSettings, estimate_triplets, guidable, write_triplets
+from sentsmith.methods.multicsr.generation import WritingSettings, estimate_triplets, write_triplets
 from sentsmith.settings import keys_of, resolve
 
 PROMPTS = load_prompts("multicsr")
@@ -109,7 +109,7 @@ def test_guidance_is_refused_where_there_are_no_logits(here, scripted):
     with pytest.raises(SettingsError, match=r"http://h/v1#m gives no logits.*--omega 0 .*curating and training work"):
         write_triplets("s.txt", "o.jsonl", lambda: model)
     assert names(here) == ["s.txt"]
-    assert guidable(lambda: model, WritingSettings(omega=0)) is model
+    assert guidable(lambda: model, guided=WritingSettings(omega=0).guided) is model
 
 
 def test_seed_and_sampling_reach_the_model(here, scripted):

@@ -18,9 +18,9 @@ from pydantic import Field, model_validator
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.reading import read_sentences, read_triplets, rereadable
 from sentsmith.corpus.rows import Triplet
-from sentsmith.errors import InputError, SettingsError
+from sentsmith.errors import InputError
 from sentsmith.llm.answering import ask
-from sentsmith.llm.backend import NO_LOGITS, Backend, Decoding
+from sentsmith.llm.backend import Backend, Decoding, guidable
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.outputs import (
@@ -147,7 +147,7 @@ def write_triplets(
         expect(len(TASKS) * plan.sentences)
         # A language model may take minutes to open; a pool that is wrong is told before.
         plan.retrieve()
-        model = guidable(backend, chosen)
+        model = guidable(backend, guided=chosen.guided)
         with Ledger(files.ledger) as answers:
             outcome = ask(
                 plan.questions(),
@@ -182,21 +182,9 @@ def estimate_triplets(
     with rereadable(sentences, files.output) as path:
         plan = _Plan(path, chosen)
         plan.retrieve()
-        model = guidable(backend, chosen)
+        model = guidable(backend, guided=chosen.guided)
         with Ledger(files.ledger) as answers:
             return estimate(plan.questions(), model, answers, chosen.decoding(), price=price)
-
-
-def guidable(backend: Callable[[], Backend], settings: WritingSettings) -> Backend:
-    """Open the model.
-
-    Raises:
-        SettingsError: It cannot be guided, and is to be.
-    """
-    model = backend()
-    if settings.guided and not model.guides:
-        raise SettingsError(f"{model.name} {NO_LOGITS}")
-    return model
 
 
 class _Plan:

@@ -20,7 +20,7 @@ from sentsmith.corpus.formats import kind_of
 from sentsmith.corpus.reading import read_sentences, rereadable
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.llm.answering import ask
-from sentsmith.llm.backend import Backend, Decoding
+from sentsmith.llm.backend import Backend, Decoding, guidable
 from sentsmith.llm.estimating import Estimate, estimate
 from sentsmith.llm.ledger import Ledger
 from sentsmith.llm.outputs import AskingSettings, Beside, Written, checked_output
@@ -180,7 +180,7 @@ def write_rankings(
             expect(len(plan.seeds))
             return write_lists(files, JOB, _corrupted(plan, advance), plan.facts(None), None)
         expect(plan.answers * len(plan.seeds))
-        model = _opened(backend, chosen)
+        model = guidable(backend, guided=chosen.guided, advice=_NO_LOGITS)
         with Ledger(files.ledger) as answers:
             lists = plan.lists(answers, model)
             outcome = ask(
@@ -226,7 +226,7 @@ def estimate_rankings(
     files = _checked(output, sentences, ledger, overwrite=True)
     with rereadable(sentences, files.output) as path:
         plan = _Plan(path, chosen, files, progress=progress)
-        model = _opened(backend, chosen)
+        model = guidable(backend, guided=chosen.guided, advice=_NO_LOGITS)
         with Ledger(files.ledger) as answers:
             lists = plan.lists(answers, model)
 
@@ -271,18 +271,6 @@ def _check_backend(backend: Callable[[], Backend] | None, settings: WritingSetti
         raise SettingsError("the writer 'corruption' asks no language model: give none, or name another writer")
     if backend is None and settings.writer != "corruption":
         raise SettingsError(f"the writer {settings.writer!r} asks a language model: give one, or write by corruption")
-
-
-def _opened(backend: Callable[[], Backend], settings: WritingSettings) -> Backend:
-    """Open the model.
-
-    Raises:
-        SettingsError: It cannot be guided, and is to be.
-    """
-    model = backend()
-    if settings.guided and not model.guides:
-        raise SettingsError(f"{model.name} {_NO_LOGITS}")
-    return model
 
 
 class _Plan:
