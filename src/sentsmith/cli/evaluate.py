@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,7 @@ def evaluate(
         str,
         typer.Option(
             help="Suites, separated by commas: sts, transfer, bitext; nothing of the tests: sts-dev, diagnostics, "
-            "lists."
+            "lists; of given files: conditional."
         ),
     ] = "sts",
     data_dir: Annotated[
@@ -42,6 +42,13 @@ def evaluate(
     lists: Annotated[
         list[Path] | None,
         typer.Option(help="With lists: a file of ranked lists (.jsonl, .parquet); may be given several times."),
+    ] = None,
+    conditional: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With conditional: a file of C-STS (sentence1, sentence2, condition, label); may be given several "
+            "times."
+        ),
     ] = None,
     sentence: Annotated[
         str | None, typer.Option(help="With diagnostics: the sentence whose attention is drawn.")
@@ -76,7 +83,7 @@ def evaluate(
     quiet: console.Quiet = False,
     as_json: console.Json = False,
 ) -> None:
-    """Measure models on STS, transfer tasks, bitext and ranked lists; diagnose them; write results.json."""
+    """Measure models on STS (also conditional), transfer tasks, bitext and lists; diagnose them; write results.json."""
     console.start(quiet=quiet)
     suites = [name.strip() for name in suite.split(",") if name.strip()]
     if llm is None:
@@ -84,12 +91,14 @@ def evaluate(
         asking.refuse(context, (*_OF_A_LLM, "device"), why)
         if not models:
             raise SettingsError("nothing to measure: give a MODEL (a folder, a hub name, or minilm), or --llm SPEC")
-        _measure(models, suites, data_dir, output, lists or (), sentence=sentence, tokens=tokens, as_json=as_json)
+        given: dict[str, Any] = {"lists": lists or (), "conditional": conditional or ()}
+        _measure(models, suites, data_dir, output, given, sentence=sentence, tokens=tokens, as_json=as_json)
         return
     if models:
         raise SettingsError(f"--llm and {' '.join(models)}: measure one or the other, a language model or MODEL")
     asking.refuse(context, ("sentence", "tokens"), "is for the suite diagnostics, which --llm has not")
     asking.refuse(context, ("lists",), "is for the suite lists, which --llm has not")
+    asking.refuse(context, ("conditional",), "is for the suite conditional, which --llm has not")
     from sentsmith.methods.multicsr import direct
 
     price, most = asking.price_of(price_in, price_out), asking.budget_of(budget)
@@ -130,7 +139,7 @@ def _measure(
     suites: list[str],
     data_dir: Path | None,
     output: Path,
-    lists: Sequence[Path],
+    given: Mapping[str, Any],
     *,
     sentence: str | None,
     tokens: int | None,
@@ -140,6 +149,7 @@ def _measure(
     from sentsmith.encoders.loading import load
     from sentsmith.evaluation import diagnostics
     from sentsmith.evaluation import lists as ranked
+    from sentsmith.evaluation.conditional import submission_lines
     from sentsmith.evaluation.suite import evaluate_models, table
     from sentsmith.report.diagnosis import draw
     from sentsmith.report.drift import draw as draw_lists
@@ -152,15 +162,19 @@ def _measure(
         output=output,
         diagnostics=diagnostics.asked_for(sentence=sentence, tokens=tokens),
         draw=draw,
-        lists=lists,
+        **given,
         draw_lists=draw_lists,
     )
     if as_json:
         console.show_json(results[0] if len(results) == 1 else results)
         return
-    if set(suites) != {ranked.LISTS}:
-        title = "Spearman (STS), accuracy (transfer, bitext) and Kendall's τ (lists), times 100"
-        console.show_table(title, *table(results))
+    columns, rows = table(results)
+    if set(suites) != {ranked.LISTS} and len(columns) > 1:
+        title = "Spearman (STS, conditional), accuracy (transfer, bitext) and Kendall's τ (lists), times 100"
+        console.show_table(title, columns, rows)
+    for result in results:
+        for line in submission_lines(result):
+            console.say(line)
     columns, rows = diagnostics.table(results)
     if rows:
         console.show_table("Diagnostics, over STS-B's dev part", columns, rows)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from sentsmith.corpus.formats import Table, has_columns, kind_of, open_table, text_columns
 from sentsmith.corpus.lines import STDIN, label
-from sentsmith.corpus.rows import Pair, Ranking, Translation, Triplet
+from sentsmith.corpus.rows import Conditional, Pair, Ranking, Translation, Triplet
 from sentsmith.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ SENTENCE_COLUMNS = ("sentence", "text", "sentences", "anchor", "sentence1")
 _TRIPLETS = (("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg"))
 _PAIRS = (("sentence1", "sentence2", "score"), ("sentence_A", "sentence_B", "relatedness_score"))
 _TRANSLATIONS = (("sentence", "echo"),)
+_CONDITIONAL = (("sentence1", "sentence2", "condition", "label"),)
 
 T = TypeVar("T")
 
@@ -243,10 +244,7 @@ def _scaled(path: str | Path, scale: float) -> Iterator[Pair]:
     def pair(row: Mapping[str, Any], names: Sequence[str]) -> Pair:
         nonlocal highest
         first, second, score = (row[name] for name in names)
-        try:
-            value = float(score)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"score {str(score)[:40]!r} is not a number") from error
+        value = _number(score, "score")
         if not 0 <= value <= scale:
             raise ValueError(f"score {value} is out of range; scores here lie in [0, {scale:g}]")
         highest = max(highest, value)
@@ -255,6 +253,44 @@ def _scaled(path: str | Path, scale: float) -> Iterator[Pair]:
     yield from _typed(path, _PAIRS, pair)
     if scale > 1 >= highest:
         log.warning("%s: no score is above 1, yet they were divided by %g; is scale 1 meant?", label(path), scale)
+
+
+def _number(value: object, name: str) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{name} {str(value)[:40]!r} is not a number") from error
+
+
+def read_conditional(path: str | Path) -> Iterator[Conditional]:
+    """Read pairs under a condition: columns ``sentence1, sentence2, condition, label``, as C-STS has them.
+
+    A label lies in [1, 5]; −1, as in C-STS's test part, is a hidden one and becomes None. All labels are hidden, or
+    none.
+
+    Raises:
+        InputError: The input cannot be read, lacks the columns, or a row has an empty text, a label that is no number
+            or out of range, or a hidden label among known ones (names file and row).
+    """
+    return _eager(_conditional(path))
+
+
+def _conditional(path: str | Path) -> Iterator[Conditional]:
+    hidden: bool | None = None
+
+    def conditional(row: Mapping[str, Any], names: Sequence[str]) -> Conditional:
+        nonlocal hidden
+        first, second, condition, label = (row[name] for name in names)
+        value = _number(label, "label")
+        made = Conditional(first, second, condition, None if value == -1 else value)
+        if hidden is None:
+            hidden = made.label is None
+        if hidden != (made.label is None):
+            before, here = ("hidden (-1)", "known") if hidden else ("known", "hidden (-1)")
+            raise ValueError(f"the label is {here}, those before it are {before}; give the one kind or the other")
+        return made
+
+    yield from _typed(path, _CONDITIONAL, conditional)
 
 
 def read_rankings(path: str | Path) -> Iterator[Ranking]:
@@ -321,6 +357,7 @@ __all__ = [
     "SENTENCE_COLUMNS",
     "numbered_rows",
     "open_tables",
+    "read_conditional",
     "read_pairs",
     "read_rankings",
     "read_rows",

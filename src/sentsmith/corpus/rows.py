@@ -57,7 +57,22 @@ class Translation:
         _need_text(sentence=self.sentence, echo=self.echo)
 
 
-Row = Triplet | Pair | Ranking | Translation
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """Two texts and how near they are in meaning under a condition (C-STS); ``label`` lies in [1, 5], or is hidden."""
+
+    sentence1: str
+    sentence2: str
+    condition: str
+    label: float | None
+
+    def __post_init__(self) -> None:
+        _need_text(sentence1=self.sentence1, sentence2=self.sentence2, condition=self.condition)
+        if self.label is not None and not 1.0 <= self.label <= 5.0:
+            raise ValueError(f"label {self.label:g} is out of range; labels lie in [1, 5], and -1 is a hidden one")
+
+
+Row = Triplet | Pair | Ranking | Translation | Conditional
 
 
 def as_dict(row: Row) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 BLANK = "."
 """What stands for an empty sentence, as in SentEval's own examples: some models cannot encode zero tokens."""
 
+Text = str | tuple[str, str]
+"""A sentence, or a sentence and the condition under which it is read."""
+
 
 class Embedded:
     """The vectors of a set of sentences, looked up by sentence.
@@ -26,20 +30,24 @@ class Embedded:
         seconds: How long the encoder took.
     """
 
-    def __init__(self, sentences: Iterable[str], encoder: Encoder) -> None:
+    def __init__(self, sentences: Iterable[Text], encoder: Encoder) -> None:
         """Embed the different sentences of ``sentences`` with one call of ``encoder``; none for no sentence.
+
+        Sentences with a condition go to the encoder as tuples, as :class:`~sentsmith.encoders.embedding.ModelEncoder`
+        takes them, if its model does; they may not be mixed with others.
 
         Raises:
             SentsmithError: The encoder did not return one row per sentence.
         """
         unique = dict.fromkeys(sentences)
-        self.blank = sum(not sentence.strip() for sentence in unique)
+        self.blank = sum(map(_is_blank, unique))
         if self.blank:
             logger.info("%d empty sentences are embedded as %r", self.blank, BLANK)
-        texts = list(dict.fromkeys(sentence if sentence.strip() else BLANK for sentence in unique))
+        texts = list(dict.fromkeys(BLANK if _is_blank(sentence) else sentence for sentence in unique))
         self._rows = {text: row for row, text in enumerate(texts)}
         start = time.perf_counter()
-        vectors = encoder.encode(texts) if texts else np.empty((0, 0))
+        # An encoder promises to take sentences; who brings conditions has one that takes those.
+        vectors = encoder.encode(cast("list[str]", texts)) if texts else np.empty((0, 0))
         self._vectors = _checked(np.asarray(vectors, dtype=np.float32), len(texts))
         self.seconds = time.perf_counter() - start
         bad = np.flatnonzero(~np.isfinite(self._vectors).all(axis=1))
@@ -52,13 +60,17 @@ class Embedded:
     def __len__(self) -> int:
         return len(self._vectors)
 
-    def rows(self, sentences: Sequence[str]) -> Vectors:
+    def rows(self, sentences: Sequence[Text]) -> Vectors:
         """Return float32 ``[len(sentences), d]``, one row for each sentence in the order given.
 
         Raises:
             KeyError: A sentence was not embedded.
         """
-        return self._vectors[[self._rows[text if text.strip() else BLANK] for text in sentences]]
+        return self._vectors[[self._rows[BLANK if _is_blank(text) else text] for text in sentences]]
+
+
+def _is_blank(text: Text) -> bool:
+    return isinstance(text, str) and not text.strip()
 
 
 def _checked(vectors: Vectors, count: int) -> Vectors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from sentsmith.corpus.reading import read_rankings
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.evaluation.drift import Drift, drift_of, shuffled_across
 from sentsmith.evaluation.embedded import Embedded
+from sentsmith.evaluation.naming import task_name
 from sentsmith.evaluation.ordering import plain_lists
 
 LISTS = "lists"
@@ -27,8 +27,6 @@ COLUMNS = {
     "first row": ("in_order_first", 2),
 }
 """Of tables of lists: the column's name → the name in a result's details, and digits after the point."""
-
-_ENDING = re.compile(r"\.(jsonl|parquet)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,19 +92,9 @@ def load_lists(files: Sequence[str | Path]) -> dict[str, ListsTask]:
             plain_lists(lists)
         except InputError as error:
             raise InputError(str(error), path=file) from error
-        name = _unused(_slug(file), tasks)
+        name = task_name(file, tasks, otherwise=LISTS)
         tasks[name] = ListsTask(name, lists)
     return tasks
-
-
-def _slug(file: str) -> str:
-    """Return a name that can begin a file's."""
-    return re.sub(r"[^\w-]+", "-", _ENDING.sub("", Path(file).name)).strip("-") or LISTS
-
-
-def _unused(name: str, taken: Mapping[str, object]) -> str:
-    names = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
-    return next(free for free in names if free not in taken)
 
 
 def lists_of(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import SettingsError
 from sentsmith.evaluation.bitext import load_bitext
+from sentsmith.evaluation.conditional import CONDITIONAL, load_conditional, submission_name
 from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings, diagnose
-from sentsmith.evaluation.embedded import Embedded
+from sentsmith.evaluation.embedded import Embedded, Text
 from sentsmith.evaluation.hub import load_sts_from_hub
 from sentsmith.evaluation.lists import LISTS, load_lists
 from sentsmith.evaluation.softmax import ProbeSettings
@@ -33,9 +34,12 @@ SUITES: dict[str, str] = {
     "bitext": "the nearest sentence of the other language, both ways, for every pair of languages in the folder",
     DIAGNOSTICS: "geometry, attention and cost, over STS-B's dev part: nothing of the tests",
     LISTS: "how the ranked lists of given files drift, beside the same sentences in no order",
+    CONDITIONAL: "pairs of sentences under a condition (C-STS), in given files; predictions where labels are hidden",
 }
 # SICK is only whole on the hub: an average with it must not stand under the name of the published one.
 _STS_HUB = "sts-hub"
+# Read from given files: no folder is needed, and a mean over them says nothing, as they are not parts of one test.
+_GIVEN = {LISTS: "lists", CONDITIONAL: "conditional rows"}
 _HOW = ("aggregation", "classifier")  # what all tasks of a suite share
 
 
@@ -47,12 +51,15 @@ class Task(Protocol):
         """Its key among the scores."""
         ...
 
-    def texts(self) -> Iterator[str]:
+    def texts(self) -> Iterator[Text]:
         """Yield every sentence it needs, with repetitions."""
         ...
 
     def score(self, embedded: Embedded) -> dict[str, Any]:
-        """Return ``"score"`` (times 100) and how it came about, as JSON holds it."""
+        """Return ``"score"`` (times 100) and how it came about, as JSON holds it.
+
+        A task whose answers are hidden has no score, but ``"submission"``: its predictions.
+        """
         ...
 
 
@@ -66,6 +73,7 @@ def load_suites(
     data_dir: str | Path | None = None,
     probe: ProbeSettings | None = None,
     lists: Sequence[str | Path] = (),
+    conditional: Sequence[str | Path] = (),
 ) -> Tasks:
     """Read the tasks of suites, so that wrong data is found before a model is loaded.
 
@@ -75,10 +83,11 @@ def load_suites(
             called ``sts-hub``.
         probe: How the classifiers of ``transfer`` are trained; SentEval's way by default.
         lists: Files of ranked lists, for the suite ``lists``.
+        conditional: Files of C-STS, for the suite ``conditional``.
 
     Raises:
-        SettingsError: No suite, an unknown one (the nearest is suggested), one that needs ``data_dir``, ``lists``
-            without their suite or the reverse, or a file of lists that has the name of another task.
+        SettingsError: No suite, an unknown one (the nearest is suggested), one that needs ``data_dir``, files without
+            their suite or the reverse, or a file that has the name of another task.
         InputError: Data is missing or wrong.
     """
     names = list(dict.fromkeys(suites))
@@ -87,25 +96,37 @@ def load_suites(
             near = difflib.get_close_matches(name, SUITES, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise SettingsError(f"unknown suite {name!r}; {hint}known suites: {', '.join(SUITES)}")
-        if data_dir is None and name not in ("sts", LISTS):
+        if data_dir is None and name not in ("sts", *_GIVEN):
             raise SettingsError(
                 f"suite {name!r} is read from a folder: give --data-dir, which holds sts/, transfer/ and bitext/"
             )
     if not names:
         raise SettingsError(f"no suite given; known suites: {', '.join(SUITES)}")
-    if lists and LISTS not in names:
-        raise SettingsError(f"lists to measure are for the suite {LISTS!r}; add it to the suites")
+    given = {LISTS: lists, CONDITIONAL: conditional}
+    for name, files in given.items():
+        if files and name not in names:
+            raise SettingsError(f"{_GIVEN[name]} to measure are for the suite {name!r}; add it to the suites")
     tasks: dict[str, Sequence[Task]] = {}
     for name in names:
         if name == LISTS:
             tasks[name] = list(load_lists(lists).values())
+        elif name == CONDITIONAL:
+            tasks[name] = list(load_conditional(conditional).values())
         else:
             hub = data_dir is None
             tasks[_STS_HUB if hub else name] = _load_suite(name, data_dir, probe or ProbeSettings())
-    others = {task.name for suite, members in tasks.items() if suite != LISTS for task in members}
-    if taken := [task.name for task in tasks.get(LISTS, ()) if task.name in others]:
-        raise SettingsError(f"a file of lists is called {taken[0]!r}, as a task of the other suites is; rename it")
+    _refuse_double(tasks)
     return tasks
+
+
+def _refuse_double(tasks: Tasks) -> None:
+    """Refuse a given file that has the name of another task."""
+    taken = {task.name for suite, members in tasks.items() if suite not in _GIVEN for task in members}
+    for suite, what in _GIVEN.items():
+        for task in tasks.get(suite, ()):
+            if task.name in taken:
+                raise SettingsError(f"a file of {what} is called {task.name!r}, as another task is; rename it")
+            taken.add(task.name)
 
 
 def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings) -> Sequence[Task]:
@@ -129,6 +150,7 @@ def evaluate(
     probe: ProbeSettings | None = None,
     diagnostics: DiagnosticSettings | None = None,
     lists: Sequence[str | Path] = (),
+    conditional: Sequence[str | Path] = (),
 ) -> dict[str, Any]:
     """Measure a model on whole suites; see :func:`load_suites` for the arguments and errors.
 
@@ -140,14 +162,15 @@ def evaluate(
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
         lists: Files of ranked lists, for the suite ``lists``.
+        conditional: Files of C-STS, for the suite ``conditional``.
 
     Returns:
         What ``results.json`` holds: ``model``; ``scores`` by task (Spearman, accuracy and Kendall's τ times 100,
-        not rounded); ``averages`` by suite, ``lists`` aside; ``diagnostics``, if that suite was asked for;
+        not rounded); ``averages`` by suite, those of given files aside; ``diagnostics``, if that suite was asked for;
         ``details``: the aggregation, the classifier, each task's subset scores, rows and skipped files, seconds,
-        versions.
+        versions. And, where labels are hidden, ``submissions`` by task: row number → prediction.
     """
-    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists)
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists, conditional=conditional)
     result = measure(encoder, tasks, name=name)
     _diagnose(encoder, tasks, diagnostics, result)
     return result
@@ -157,33 +180,48 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
     """Measure a model on loaded tasks; returns what :func:`evaluate` does, without diagnostics."""
     start = time.perf_counter()
     tasks = {suite: members for suite, members in tasks.items() if suite != DIAGNOSTICS}
-    every = [task for suite in tasks.values() for task in suite]
-    embedded = Embedded((text for task in every for text in task.texts()), encoder)
-    if len(embedded):
-        logger.info("%s: %d sentences embedded in %.0f s", name, len(embedded), embedded.seconds)
+    embedded = _embedded(encoder, tasks)
+    parts = list(dict.fromkeys(embedded.values()))
+    seconds, count = sum(part.seconds for part in parts), sum(map(len, parts))
+    if count:
+        logger.info("%s: %d sentences embedded in %.0f s", name, count, seconds)
     details: dict[str, dict[str, Any]] = {}
     averages: dict[str, float] = {}
     for suite, members in tasks.items():
         for task in members:
-            details[task.name] = task.score(embedded)
-            logger.info("%s: %s %.2f", name, task.name, details[task.name]["score"])
-        if suite == LISTS:
-            continue  # the files are not parts of one test: their mean says nothing
-        averages[suite] = sum(details[task.name]["score"] for task in members) / len(members)
+            details[task.name] = task.score(embedded[suite])
+            if "score" in details[task.name]:
+                logger.info("%s: %s %.2f", name, task.name, details[task.name]["score"])
+        if suite not in _GIVEN:
+            averages[suite] = sum(details[task.name]["score"] for task in members) / len(members)
+    submissions = {task: result.pop("submission") for task, result in details.items() if "submission" in result}
     return {
         "model": name,
-        "scores": {task: result.pop("score") for task, result in details.items()},
+        "scores": {task: result.pop("score") for task, result in details.items() if "score" in result},
         "averages": averages,
         "details": {
             **{key: result[key] for key in _HOW for result in details.values() if key in result},
             "tasks": details,
-            "sentences": len(embedded),
-            "empty_sentences": embedded.blank,
-            "vectors_not_finite": embedded.not_finite,
-            "seconds": {"embedding": embedded.seconds, "total": time.perf_counter() - start},
+            "sentences": count,
+            "empty_sentences": sum(part.blank for part in parts),
+            "vectors_not_finite": sum(part.not_finite for part in parts),
+            "seconds": {"embedding": seconds, "total": time.perf_counter() - start},
             "versions": versions(),
         },
+        **({"submissions": submissions} if submissions else {}),
     }
+
+
+def _embedded(encoder: Encoder, tasks: Tasks) -> dict[str, Embedded]:
+    """Return each suite's vectors; all plain sentences come from one call, those with a condition from another."""
+    found: dict[str, Embedded] = {}
+    for suites in (
+        [suite for suite in tasks if suite != CONDITIONAL],
+        [suite for suite in tasks if suite == CONDITIONAL],
+    ):
+        texts = (text for suite in suites for task in tasks[suite] for text in task.texts())
+        found |= dict.fromkeys(suites, Embedded(texts, encoder))
+    return found
 
 
 def evaluate_models(
@@ -198,6 +236,7 @@ def evaluate_models(
     draw: Callable[[Diagnosis, Path], None] | None = None,
     lists: Sequence[str | Path] = (),
     draw_lists: Callable[[Mapping[str, Any], Path], object] | None = None,
+    conditional: Sequence[str | Path] = (),
 ) -> list[dict[str, Any]]:
     """Measure models one after the other and write each one's ``results.json`` as soon as it is there.
 
@@ -213,24 +252,28 @@ def evaluate_models(
         draw: Draws a model's diagnosis into the folder of its results.
         lists: Files of ranked lists, for the suite ``lists``.
         draw_lists: Draws the lists of a model's result, if that suite was asked for, into the same folder.
+        conditional: Files of C-STS, for the suite ``conditional``; where labels are hidden, a model's predictions are
+            written into the same folder (``<file>.submission.json``).
 
     Returns:
         The results, in the order of ``names``.
 
     Raises:
-        SettingsError: ``diagnostics`` or ``lists`` is given and no suite of that name.
+        SettingsError: ``diagnostics``, ``lists`` or ``conditional`` is given and no suite of that name.
         InputError: Data, a model or the output is wrong; found before a model is loaded where possible.
     """
     if diagnostics is not None and DIAGNOSTICS not in suites:
         raise SettingsError(f"a sentence or a number of tokens is for the suite {DIAGNOSTICS!r}; add it to the suites")
     folder = make_folder(output)
-    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists)
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists, conditional=conditional)
     slugs = _slugs(names)
     results = []
     for name, slug in zip(names, slugs, strict=True):
         encoder, place = encoder_of(name), folder if len(names) == 1 else folder / slug
         results.append(measure(encoder, tasks, name=name))
         diagnosis = _diagnose(encoder, tasks, diagnostics, results[-1])
+        for task, predictions in results[-1].pop("submissions", {}).items():
+            write_json(place / submission_name(task), predictions)
         write_json(place / "results.json", results[-1])
         if diagnosis is not None and draw is not None:
             draw(diagnosis, place)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentsmith.corpus.audit import find_record
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.reading import read_rankings, read_sentences, read_triplets
+from sentsmith.corpus.reading import read_conditional, read_rankings, read_sentences, read_triplets
 from sentsmith.errors import InputError
 from sentsmith.training.settings import SourceSettings
 
@@ -104,6 +104,26 @@ def triplet_rows(path: str) -> Iterator[dict[str, str]]:
 def ranking_rows(path: str) -> Iterator[dict[str, list[str]]]:
     """Open ranked lists (sentences) for :func:`load_rows`."""
     return ({"sentences": list(row.sentences)} for row in read_rankings(path))
+
+
+def conditional_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Open C-STS (sentence1, sentence2, conditions, labels) for :func:`load_rows`.
+
+    All conditions of a pair of sentences are one row, wherever in the file they stand: a batch, and the held-out part,
+    has all of them or none.
+
+    Raises:
+        InputError: See :func:`~sentsmith.corpus.reading.read_conditional`; or the labels are hidden.
+    """
+    pairs: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in read_conditional(path):
+        if row.label is None:
+            raise InputError("holds hidden labels (-1), and training needs known ones; give another part", path=path)
+        key = row.sentence1, row.sentence2
+        pair = pairs.setdefault(key, {"sentence1": key[0], "sentence2": key[1], "conditions": [], "labels": []})
+        pair["conditions"].append(row.condition)
+        pair["labels"].append(row.label)
+    yield from pairs.values()
 
 
 def _sentences(settings: SourceSettings) -> Iterator[dict[str, str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.base.evaluation import BaseEvaluator
 from transformers import TrainerCallback
 
+from sentsmith.corpus.rows import Conditional
 from sentsmith.encoders.embedding import ModelEncoder, max_length
 from sentsmith.encoders.protocol import Encoder
+from sentsmith.evaluation.conditional import read_labelled, score_conditional
 from sentsmith.evaluation.ordering import ranking_correlation
 from sentsmith.evaluation.pairs import read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
@@ -110,6 +112,45 @@ class ListJudge:
     def score(self, encoder: Encoder) -> float:
         """Return the mean Spearman × 100 of cosine to the first sentence and the order of the list."""
         return 100 * float(np.mean(ranking_correlation(encoder, self.lists)))
+
+
+class ConditionalJudge:
+    """The mean over files of Spearman × 100 between cosine and label of pairs under a condition (C-STS).
+
+    Args:
+        files: The rows of each file, with their labels.
+        source: Where they are from.
+    """
+
+    metric = "spearman under conditions"
+
+    def __init__(self, files: Sequence[Sequence[Conditional]], source: str) -> None:
+        self.files = files
+        self.source = source
+
+    @classmethod
+    def of_files(cls, paths: Sequence[str | Path]) -> Self:
+        """Return a judge over dev files.
+
+        Raises:
+            InputError: A file cannot be read, or its labels are hidden.
+        """
+        return cls([read_labelled(path) for path in paths], ", ".join(map(str, paths)))
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """Return a judge over held-out rows of :func:`sentsmith.training.data.conditional_rows`."""
+        held_out = list(rows)
+        flat = [
+            Conditional(row["sentence1"], row["sentence2"], condition, label)
+            for row in held_out
+            for condition, label in zip(row["conditions"], row["labels"], strict=True)
+        ]
+        return cls([flat], f"{len(held_out)} held-out training rows")
+
+    def score(self, encoder: Encoder) -> float:
+        """Return the mean Spearman × 100."""
+        return 100 * float(np.mean([score_conditional(encoder, rows) for rows in self.files]))
 
 
 def _thinned(sentence: str, dice: random.Random) -> str:

@@ -159,6 +159,18 @@ class SimCSELoss(nn.Module):
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:
         """Return the scalar loss of one batch; ``sentence_features`` has one entry per column."""
+        vectors, keep = self.embedded(sentence_features, labels)
+        return self.contrast(*vectors, keep=keep)
+
+    def embedded(
+        self, sentence_features: Iterable[Features], labels: Tensor | None = None
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return what the loss of one batch is computed from.
+
+        Returns:
+            The vectors of all processes, ``[B, d]`` for each column (one column gives two); and which candidates
+            count, see :meth:`kept`.
+        """
         columns = list(sentence_features)
         if len(columns) == 1:
             columns = [columns[0], columns[0]]
@@ -170,8 +182,7 @@ class SimCSELoss(nn.Module):
         vectors = vectors.reshape(len(columns), -1, vectors.shape[1]).transpose(0, 1)
         if self.gather_across_devices:
             vectors = gather_rows(vectors)
-        keep = self.kept(columns, features, labels)
-        return self.contrast(*vectors.unbind(dim=1), keep=keep)
+        return vectors.unbind(dim=1), self.kept(columns, features, labels)
 
     def kept(self, columns: list[Features], features: dict[str, Tensor], labels: Tensor | None) -> Tensor | None:  # noqa: ARG002 - a loss with a mask of its own looks rows up by them
         """Return which candidates count, as :func:`info_nce` takes it; None where all do.

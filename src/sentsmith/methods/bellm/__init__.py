@@ -1,0 +1,1 @@
+"""BeLLM (Li and Li 2024): a decoder that looks both ways."""
