@@ -64,22 +64,37 @@ class ModelEncoder:
         default = getattr(model, "default_prompt_name", None)
         self.prompt = prompt if prompt is not None else (model.prompts.get(default) if default else None)
 
-    @torch.inference_mode()
     def encode(self, sentences: Sequence[str]) -> Vectors:
         """Return float32 ``[len(sentences), dimension]``, rows in the order given.
 
         Runs in evaluation mode and leaves the model in the mode it was in. An empty sentence is encoded as the model
         encodes its special tokens.
         """
+        if not isinstance(sentences, str) and not len(sentences):
+            return np.empty((0, self.model.get_embedding_dimension() or 0), dtype=np.float32)
+        return self.encode_by(self.runner, sentences)[:, : self.model.truncate_dim]
+
+    @torch.inference_mode()
+    def encode_by(self, runner: nn.Module, sentences: Sequence[str], *, block: int | None = None) -> Vectors:
+        """Return what another module makes of the model's features, computed as :meth:`encode` computes.
+
+        Args:
+            runner: Maps features to a dictionary with ``sentence_embedding`` ``[rows, columns]``.
+            sentences: At least one.
+            block: How many sentences' columns are on the model's device at once; 4,096 if not given.
+
+        Returns:
+            float32 ``[len(sentences), columns]``, rows in the order given.
+        """
         if isinstance(sentences, str):
             raise TypeError("encode takes a list of sentences, not one string")
+        size = block or _BLOCK
         with evaluation_mode(self.model):
-            blocks = [self._block(sentences[i : i + _BLOCK]) for i in range(0, len(sentences), _BLOCK)]
-        if not blocks:
-            return np.empty((0, self.model.get_embedding_dimension() or 0), dtype=np.float32)
-        return np.concatenate(blocks)
+            return np.concatenate(
+                [self._block(runner, sentences[i : i + size]) for i in range(0, len(sentences), size)]
+            )
 
-    def _block(self, sentences: Sequence[str]) -> Vectors:
+    def _block(self, runner: nn.Module, sentences: Sequence[str]) -> Vectors:
         features = self.model.preprocess(list(sentences), prompt=self.prompt)
         device = self.model.device
         tensors = {k: v.to(device) for k, v in features.items() if isinstance(v, torch.Tensor) and v.dim() == 2}
@@ -88,8 +103,8 @@ class ModelEncoder:
             tensors["prompt_length"] = torch.tensor([int(features["prompt_length"])])
         half = torch.autocast(device.type, torch.bfloat16) if self.precision == "bf16" else contextlib.nullcontext()
         with half:
-            vectors = forward(self.runner, tensors, self.chunking)
-        return vectors[:, : self.model.truncate_dim].float().cpu().numpy()
+            vectors = forward(runner, tensors, self.chunking)
+        return vectors.float().cpu().numpy()
 
 
 @contextlib.contextmanager
