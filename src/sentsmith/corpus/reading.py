@@ -330,7 +330,8 @@ def _typed(
     namings: Sequence[tuple[str, ...]],
     make: Callable[[Mapping[str, Any], Sequence[str]], T],
 ) -> Iterator[T]:
-    for table in open_tables(path):
+    # A header is one though a cell of it is empty, as over an index that pandas wrote.
+    for table in open_tables(path, wanted=namings[0]):
         names = _naming(table, namings)
         for file, number, row in _rows_of(table, names):
             try:
