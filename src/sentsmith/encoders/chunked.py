@@ -23,7 +23,7 @@ Features = Mapping[str, Tensor]
 dimension (``prompt_length``) holds for all rows."""
 
 # What fills the columns that a narrower tensor lacks when tensors of different width are joined.
-_FILL = {"attention_mask": 0, "token_type_ids": 0}
+_FILL = {"attention_mask": 0, "token_type_ids": 0, "sentence_mask": 0}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from sentsmith.training.weights import put_weights, trained_weights
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -31,7 +33,7 @@ class Blend:
     @torch.no_grad()
     def apply(self, model: nn.Module) -> None:
         """Replace the model's weights by ``(1 − weight) · start + weight · trained``."""
-        for name, value in model.state_dict().items():
+        for name, value in trained_weights(model).items():
             if name in self.start and value.is_floating_point():
                 value.lerp_(self.start[name].to(value.device), 1.0 - self.weight)
 
@@ -46,8 +48,8 @@ class Blend:
         try:
             yield
         finally:
-            model.load_state_dict(trained)
+            put_weights(model, trained)
 
 
 def _copy(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+    return {name: value.detach().clone() for name, value in trained_weights(model).items()}

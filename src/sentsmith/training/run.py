@@ -50,6 +50,7 @@ class Plan:
         loss: Makes the loss, given the model and the chunking.
         rows: The training rows.
         readout: Turns the model in training into the model to judge and save.
+        saved_as: Turns that one, its weights chosen, into what is saved (an adapter is merged, say).
         collator: Turns rows into batches, given the model, where the rows are not columns of single texts.
         judge: Chooses the checkpoint in place of the shared judges, when the method has one of its own.
         temperature: τ of the held-out judge, when there is no dev file.
@@ -62,6 +63,7 @@ class Plan:
     loss: Callable[[SentenceTransformer, Chunking], nn.Module]
     rows: TrainingRows
     readout: Callable[[SentenceTransformer], SentenceTransformer] = field(default=lambda model: model)
+    saved_as: Callable[[SentenceTransformer], SentenceTransformer] = field(default=lambda model: model)
     collator: Callable[[SentenceTransformer], SentenceTransformerDataCollator] | None = None
     judge: Judge | None = None
     temperature: float = 0.05
@@ -121,7 +123,7 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
     if training.select == "best":
         keeper.restore()
     blend.apply(plan.model)
-    final = plan.readout(plan.model)
+    final = plan.saved_as(plan.readout(plan.model))
     result = processes.on_first(
         lambda: _record(recipe, plan, trainer, keeper, judge, precision, chunking, seconds, warnings)
     )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from sentence_transformers.base.evaluation import BaseEvaluator
 from transformers import TrainerCallback
 
@@ -23,9 +22,10 @@ from sentsmith.evaluation.conditional import read_labelled, score_conditional
 from sentsmith.evaluation.ordering import ranking_correlation
 from sentsmith.evaluation.pairs import read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
-from sentsmith.files import atomic_path, write_json
+from sentsmith.files import write_json
 from sentsmith.training.blend import Blend
 from sentsmith.training.trainer import check_finite
+from sentsmith.training.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -257,18 +257,14 @@ class BestKeeper(TrainerCallback):
     def _write(self, before: Score | None) -> None:
         newest = self.history[-1]
         if self.keep_weights and (before is None or newest.score > before.score):
-            with atomic_path(self._weights(newest.step)) as temporary:
-                save_file(
-                    {k: v.detach().cpu().contiguous().clone() for k, v in self.model.state_dict().items()},
-                    temporary,
-                )
+            save_weights(self.model, self._weights(newest.step))
         write_json(self.log, [asdict(entry) for entry in self.history])
         self._forget_others()
 
     def restore(self) -> None:
         """Put the best step's weights into the model."""
         if self.best is not None:
-            self.model.load_state_dict(load_file(self._weights(self.best.step)))
+            load_weights(self.model, self._weights(self.best.step))
 
     def _weights(self, step: int) -> Path:
         return self.folder / f"best-{step}.safetensors"

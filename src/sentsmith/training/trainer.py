@@ -17,8 +17,10 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from sentsmith.errors import SentsmithError
+from sentsmith.files import make_folder
 from sentsmith.training import processes
 from sentsmith.training.settings import TrainingSettings
+from sentsmith.training.weights import load_weights, save_weights
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 logger = logging.getLogger(__name__)
+
+_WEIGHTS = "trained.safetensors"
 
 
 class Trainer(SentenceTransformerTrainer):
@@ -48,7 +52,11 @@ class Trainer(SentenceTransformerTrainer):
         processes.wait()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        self.model.save_pretrained(str(output_dir or self.args.output_dir), create_model_card=False)
+        # What the run changes, and no more: of a large model with an adapter that is the adapter.
+        save_weights(self.model, make_folder(output_dir or str(self.args.output_dir)) / _WEIGHTS)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        load_weights(self.model, Path(resume_from_checkpoint) / _WEIGHTS)
 
 
 class OwnDropout(TrainerCallback):

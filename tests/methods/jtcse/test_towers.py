@@ -29,6 +29,7 @@ from sentsmith.methods.jtcse.towers import (
 )
 from sentsmith.training.settings import TrainingSettings
 from sentsmith.training.trainer import make_trainer
+from sentsmith.training.weights import save_weights
 
 
 def vectors(model, sentences):
@@ -181,7 +182,6 @@ def test_a_checkpoint_of_the_trainer_is_loaded(pair_of_berts, tiny_distilbert, s
         return model
 
     kept, model = make(1), make(2)
-    kept.save_pretrained(str(tmp_path / "checkpoint-1"), create_model_card=False)
     trainer = make_trainer(
         model,
         JTCSELoss(model),
@@ -193,6 +193,8 @@ def test_a_checkpoint_of_the_trainer_is_loaded(pair_of_berts, tiny_distilbert, s
         callbacks=[],
         progress=False,
     )
+    (tmp_path / "checkpoint-1").mkdir()
+    save_weights(kept, tmp_path / "checkpoint-1" / "trained.safetensors")
     trainer._load_from_checkpoint(str(tmp_path / "checkpoint-1"))
     one, two = kept.state_dict(), model.state_dict()
     assert one.keys() == two.keys()

@@ -1,0 +1,223 @@
+"""BeLLM as a training run: a decoder made an encoder, and its contrastive training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from sentsmith.encoders.template import IN_CONTEXT, REPRESENTATIVE_WORD, Template
+from sentsmith.methods.bellm.settings import BellmSettings
+from sentsmith.training.settings import Recipe as SharedRecipe
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import nn
+
+    from sentsmith.encoders.chunked import Chunking
+    from sentsmith.training.data import TrainingRows
+    from sentsmith.training.selection import Judge
+
+
+class Recipe(SharedRecipe):
+    """A BeLLM recipe; ``model`` is a decoder, ``data.train`` holds triplets, or C-STS's rows."""
+
+    several_processes: ClassVar[bool] = True
+    method: Literal["bellm"] = "bellm"
+    bellm: BellmSettings = BellmSettings()
+
+    @model_validator(mode="after")
+    def _settings_that_do_not_go_together(self) -> Self:
+        settings, lora = self.bellm, self.bellm.tuning == "lora"
+        cut = settings.added_layers > 0 or settings.layers is not None
+        refused = {
+            "data.column is for sentences; these rows are found by their columns' names": self.data.column is not None,
+            "bellm.quantise freezes the base, so it needs bellm.tuning lora": settings.quantise != "none" and not lora,
+            "bellm.save adapter needs bellm.tuning lora": settings.save == "adapter" and not lora,
+            "bellm.save adapter holds no bellm.layers or added_layers, which its base has not; save merged": (
+                settings.save == "adapter" and cut
+            ),
+            "training.blend averages weights, and an average of adapters is none of models; use bellm.tuning full": (
+                self.training.blend != 1.0 and lora
+            ),
+            "bellm.added_layers copies weights, which bellm.quantise has not whole": (
+                settings.added_layers > 0 and settings.quantise != "none"
+            ),
+        }
+        for message, wrong in refused.items():
+            if wrong:
+                raise ValueError(message)
+        self._check_rows()
+        return self
+
+    def _check_rows(self) -> None:
+        settings, conditional = self.bellm, self.bellm.rows == "conditional"
+        if ("condition" in Template(self.template).fields) != conditional:
+            raise ValueError(
+                f"bellm.template {self.template!r}: {{condition}} is for bellm.rows conditional, and needed"
+            )
+        weights = (settings.contrastive_weight, settings.cosine_weight, settings.angle_weight)
+        if conditional and weights != (1.0, 0.0, 0.0):
+            raise ValueError("bellm.contrastive_weight, cosine_weight and angle_weight are for bellm.rows triplets")
+        if not conditional and settings.hinge_weight != 1.0:
+            raise ValueError("bellm.hinge_weight is for bellm.rows conditional")
+        if not any(weights):
+            raise ValueError("the weights of all terms of the loss are 0: there is nothing to train for")
+
+    @property
+    def template(self) -> str:
+        """The prompt: the one given, or the paper's for the rows."""
+        paper = IN_CONTEXT if self.bellm.rows == "conditional" else REPRESENTATIVE_WORD
+        return self.bellm.template or paper
+
+
+def run(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Train by ``recipe`` into the folder ``output``; returns the run record.
+
+    Raises:
+        InputError: The data, the model or the output folder are wrong.
+        MissingExtraError: peft or bitsandbytes is needed and not installed.
+        SentsmithError: The training failed.
+    """
+    from transformers import set_seed
+
+    from sentsmith.training.data import conditional_rows, load_rows, triplet_rows
+    from sentsmith.training.output import Output
+    from sentsmith.training.run import Plan, check_enough, train
+
+    settings = recipe.bellm
+    place = Output(Path(output), resume, overwrite)
+    place.check(recipe)
+    read = conditional_rows if settings.rows == "conditional" else triplet_rows
+    rows = load_rows(recipe.data, read, held_out=recipe.data.kept_apart, seed=recipe.training.seed)
+    check_enough(recipe, len(rows.train))
+    judge = _conditional_judge(recipe, rows) if settings.rows == "conditional" else None
+    # An adapter draws its weights: the seed has to stand before it is put on.
+    set_seed(recipe.training.seed)
+    model = build(recipe)
+    plan = Plan(
+        model=model,
+        loss=lambda trained, chunking: _loss(trained, chunking, settings),
+        rows=rows,
+        saved_as=lambda trained: _merged(recipe, trained) if settings.save == "merged" else trained,
+        collator=_collator if settings.rows == "conditional" else None,
+        judge=judge,
+        temperature=settings.temperature,
+        notes=_notes(recipe, model),
+        facts=_facts(model),
+    )
+    return train(recipe, plan, place, progress=progress)
+
+
+def build(recipe: Recipe, *, quantised: bool = True) -> SentenceTransformer:
+    """Return the model to train: the decoder as an encoder, with its adapter.
+
+    Args:
+        recipe: The settings.
+        quantised: False loads the base in full precision, whatever the settings.
+    """
+    from sentsmith.encoders.adapters import add_lora, quantisation
+    from sentsmith.encoders.decoder import make_encoder
+    from sentsmith.methods.bellm.settings import first_layer
+
+    settings = recipe.bellm
+    model = make_encoder(
+        recipe.model,
+        template=recipe.template,
+        both_ways_from=None,
+        readout=settings.readout,
+        pad_leak=settings.pad_leak,
+        full_stop=settings.full_stop,
+        layers=settings.layers,
+        added_layers=settings.added_layers,
+        model_kwargs=quantisation(settings.quantise if quantised else "none"),
+    )
+    decoder: Any = model[0]
+    depth = decoder.model.config.num_hidden_layers
+    first = first_layer(settings.both_ways_from, depth - settings.added_layers)
+    # Added layers look both ways, and only those unless others are asked for.
+    decoder.look_both_ways(depth - settings.added_layers if settings.added_layers and first is None else first)
+    decoder.warn_of_no_effect(settings.readout)
+    if settings.layer_recompute:
+        decoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if settings.tuning == "lora":
+        add_lora(decoder.model, rank=settings.lora.rank, alpha=settings.lora.alpha, dropout=settings.lora.dropout)
+    return model
+
+
+def _merged(recipe: Recipe, model: SentenceTransformer) -> SentenceTransformer:
+    from sentsmith.encoders.adapters import merge_adapter
+    from sentsmith.training.weights import put_weights, trained_weights
+
+    if recipe.bellm.quantise != "none":
+        # The adapter goes onto the weights that 4 bits stand for, not onto the 4 bits.
+        whole = build(recipe, quantised=False)
+        put_weights(whole, trained_weights(model))
+        model = whole
+    decoder: Any = model[0]
+    merge_adapter(decoder.model)
+    return model
+
+
+def _loss(model: SentenceTransformer, chunking: Chunking, settings: BellmSettings) -> nn.Module:
+    from sentsmith.methods.bellm.conditional import ConditionalLoss
+    from sentsmith.methods.bellm.objective import BellmLoss
+
+    pad_token_id = getattr(model.tokenizer, "pad_token_id", None) or 0
+    if settings.rows == "conditional":
+        return ConditionalLoss(model, hinge_weight=settings.hinge_weight, chunking=chunking, pad_token_id=pad_token_id)
+    return BellmLoss(
+        model,
+        contrastive_weight=settings.contrastive_weight,
+        cosine_weight=settings.cosine_weight,
+        angle_weight=settings.angle_weight,
+        temperature=settings.temperature,
+        chunking=chunking,
+        mask_duplicates=settings.mask_duplicates,
+        pad_token_id=pad_token_id,
+    )
+
+
+def _collator(model: SentenceTransformer) -> Any:
+    from sentsmith.methods.bellm.conditional import ConditionalCollator
+
+    return ConditionalCollator(preprocess_fn=model.preprocess)
+
+
+def _conditional_judge(recipe: Recipe, rows: TrainingRows) -> Judge | None:
+    from sentsmith.training.selection import ConditionalJudge
+
+    if recipe.data.dev:
+        return ConditionalJudge.of_files(recipe.data.dev)
+    return ConditionalJudge.of_rows(rows.held_out) if len(rows.held_out) else None
+
+
+def _facts(model: SentenceTransformer) -> dict[str, Any]:
+    decoder: Any = model[0]
+    return {
+        "layers": decoder.model.config.num_hidden_layers,
+        "both_ways_from": decoder.both_ways_from,
+        "template": decoder.template,
+        "parameters": sum(weights.numel() for weights in model.parameters()),
+        "trained_parameters": sum(weights.numel() for weights in model.parameters() if weights.requires_grad),
+    }
+
+
+def _notes(recipe: Recipe, model: SentenceTransformer) -> list[str]:
+    facts = _facts(model)
+    seen = "none" if facts["both_ways_from"] is None else f"{facts['both_ways_from']} to {facts['layers'] - 1}"
+    method = f"Method: BeLLM (Li and Li 2024): layers that look both ways: {seen} (of 0 to {facts['layers'] - 1})"
+    notes = [f"{method}; readout: {recipe.bellm.readout}; prompt: `{recipe.template}`, which the model adds itself."]
+    if recipe.bellm.pad_leak:
+        notes.append("As in the authors' code, not in the paper: pad_leak. Vectors depend on the sentences of a batch.")
+    if recipe.bellm.save == "adapter":
+        notes.append(f"An adapter: loading it needs its base, `{recipe.model}`, in the place it had.")
+    return notes
