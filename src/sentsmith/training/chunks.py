@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,28 @@ def measured(
     precision: str,
     min_rows: int,
     candidates: Sequence[int] = CANDIDATES,
+    collate: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None,
 ) -> int:
     """Return the tokens per chunk with the shortest forward and backward pass over ``rows``.
 
     The choice is written to ``kept`` and read from there when a run is resumed, since dropout follows the chunks.
     Random state and gradients are left as they were.
+
+    Args:
+        model: The model to train.
+        rows: One batch.
+        kept: The file of the choice.
+        precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
+        min_rows: See :class:`~sentsmith.encoders.chunked.Chunking`.
+        candidates: Tokens per chunk, to choose from.
+        collate: Tokenises the rows, where their columns are not single texts: the method's own collator.
     """
     if kept.is_file():
         return int(json.loads(kept.read_text(encoding="utf-8"))["tokens"])
-    columns = [model.preprocess(texts) for name in rows[0] if (texts := _texts(rows, name))]
+    if collate is None:
+        columns = [model.preprocess(texts) for name in rows[0] if (texts := _texts(rows, name))]
+    else:
+        columns = _columns(collate(list(rows)))
     device = model.device
     features = {key: value.to(device) for key, value in join(columns).items()}
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -58,9 +71,14 @@ def measured(
 
 
 def _texts(rows: Sequence[dict[str, Any]], name: str) -> list[str]:
-    """Return the texts of a column whose cells are texts or lists of them; none of one that holds labels."""
-    cells = [row[name] if isinstance(row[name], list) else [row[name]] for row in rows]
-    return [text for cell in cells for text in cell if isinstance(text, str)]
+    """Return the texts of a column; none of one that holds labels."""
+    return [row[name] for row in rows if isinstance(row[name], str)]
+
+
+def _columns(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the features of each column of a collated batch, as the trainer hands them to a loss."""
+    names = [key.removesuffix("input_ids") for key in batch if key.endswith("_input_ids")]
+    return [{key.removeprefix(name): value for key, value in batch.items() if key.startswith(name)} for name in names]
 
 
 def _time(

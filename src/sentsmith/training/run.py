@@ -238,7 +238,14 @@ def _chunking(recipe: Recipe, plan: Plan, work: Path, precision: str) -> Chunkin
         batch = [plan.rows.train[i] for i in range(min(recipe.training.batch_size, len(plan.rows.train)))]
         kept = work / "chunks.json"
         best: int = processes.on_first(
-            lambda: measured(plan.model, batch, kept, precision=precision, min_rows=min_rows)
+            lambda: measured(
+                plan.model,
+                batch,
+                kept,
+                precision=precision,
+                min_rows=min_rows,
+                collate=None if plan.collator is None else plan.collator(plan.model),
+            )
         )
         wanted = best
     return Chunking(tokens=wanted, min_rows=min_rows, recompute=recipe.training.recompute)

@@ -14,6 +14,7 @@ from sentsmith.errors import InputError
 from sentsmith.evaluation.similarity import spearman
 from sentsmith.methods.bellm.conditional import ConditionalCollator, ConditionalLoss
 from sentsmith.methods.bellm.objective import conditional_loss
+from sentsmith.training import chunks
 from sentsmith.training.data import conditional_rows, load_rows
 from sentsmith.training.selection import ConditionalJudge
 from sentsmith.training.settings import SourceSettings
@@ -111,6 +112,26 @@ def test_the_loss_is_that_of_the_vectors_whatever_the_chunks(model, table, rows,
     assert sum(found.values()).item() == pytest.approx(expected.item(), abs=1e-5)
     assert found["hinge"].item() > 0
     assert loss.get_config_dict() == {"hinge_weight": 0.5}
+
+
+def test_chunks_are_measured_over_the_batch_that_is_trained_on(tiny_llama, table, rows, tmp_path, monkeypatch):
+    from sentsmith.encoders.decoder import make_encoder
+
+    model = make_encoder(tiny_llama, template="the {condition} is in {sentence} , the", device="cpu")
+    times, seen = {64: 0.2, 128: 0.1}, []
+
+    def time(model, features, chunking, half):
+        seen.append(features)
+        return times[chunking.tokens]
+
+    monkeypatch.setattr(chunks, "_time", time)
+    given, collator = list(conditional_rows(table(rows)))[:4], ConditionalCollator(model.preprocess)
+    options = {"precision": "fp32", "min_rows": 2, "candidates": tuple(times), "collate": collator}
+    assert chunks.measured(model, given, tmp_path / "c.json", **options) == 128
+    # Both sentences of four rows under two conditions; nothing of the labels.
+    assert {key: len(value) for key, value in seen[0].items()} == {
+        "input_ids": 16, "attention_mask": 16, "sentence_mask": 16,
+    }  # fmt: skip
 
 
 class Watched(ConditionalCollator):
