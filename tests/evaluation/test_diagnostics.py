@@ -157,7 +157,7 @@ def test_it_stands_beside_other_suites(tmp_path, sts_dir, bag_of_words):
         data_dir=sts_dir,
         output=tmp_path,
         diagnostics=DiagnosticSettings(tokens=8),
-        draw=lambda diagnosis, folder: drawn.append((diagnosis.summary(), folder)),
+        draw=lambda _, diagnosis, folder: drawn.append((diagnosis.summary(), folder)),
     )
     plain = evaluate(bag_of_words, suites=["sts-dev"], data_dir=sts_dir, name="bag")
     assert result["scores"] == plain["scores"]

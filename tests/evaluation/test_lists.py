@@ -82,7 +82,7 @@ def test_models_are_drawn_into_their_folders(tmp_path, files, bag_of_words, cons
         suites=["lists"],
         output=tmp_path / "out",
         lists=files,
-        draw_lists=lambda result, place: drawn.append((result["model"], place.name)),
+        draw=lambda result, _, place: drawn.append((result["model"], place.name)),
     )
     assert drawn == [("runs/a", "a"), ("runs/b", "b")]
     assert results[1]["scores"] == {"long-ones": 0.0, "back": 0.0}

@@ -70,7 +70,7 @@ def test_scores_are_not_rounded_and_the_table_is(sts_dir, bag_of_words):
     ("suites", "message"),
     [
         (["transfre"], "unknown suite 'transfre'; did you mean 'transfer'"),
-        (["glue-x"], "unknown suite 'glue-x'; known suites: sts, sts-dev, transfer, bitext, diagnostics"),
+        (["glue-x"], "unknown suite 'glue-x'; known suites: sts, sts-dev, transfer, bitext, captions, diagnostics"),
         ([], "no suite given"),
         (["transfer"], "suite 'transfer' is read from a folder: give --data-dir"),
         (["sts-dev"], "suite 'sts-dev' is read from a folder"),

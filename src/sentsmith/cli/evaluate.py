@@ -31,13 +31,15 @@ def evaluate(
     suite: Annotated[
         str,
         typer.Option(
-            help="Suites, separated by commas: sts, transfer, bitext; nothing of the tests: sts-dev, diagnostics, "
-            "lists; of given files: conditional."
+            help="Suites, separated by commas: sts, transfer, bitext, captions; nothing of the tests: sts-dev, "
+            "diagnostics, dependency, degradation (of sts where that is given too); of given files: lists, conditional."
         ),
     ] = "sts",
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder that holds sts/, transfer/ and bitext/; without it sts comes from the hub."),
+        typer.Option(
+            help="Folder that holds sts/, transfer/, bitext/ and captions/; without it sts comes from the hub."
+        ),
     ] = None,
     lists: Annotated[
         list[Path] | None,
@@ -147,12 +149,12 @@ def _measure(
 ) -> None:
     from sentsmith.encoders.embedding import as_encoder
     from sentsmith.encoders.loading import load
-    from sentsmith.evaluation import diagnostics
+    from sentsmith.evaluation import degradation, dependency, diagnostics
     from sentsmith.evaluation import lists as ranked
     from sentsmith.evaluation.conditional import submission_lines
     from sentsmith.evaluation.suite import evaluate_models, table
-    from sentsmith.report.diagnosis import draw
-    from sentsmith.report.drift import draw as draw_lists
+    from sentsmith.report.beside import draw
+    from sentsmith.report.inside import draw_boxes
 
     results = evaluate_models(
         models,
@@ -161,23 +163,29 @@ def _measure(
         data_dir=data_dir,
         output=output,
         diagnostics=diagnostics.asked_for(sentence=sentence, tokens=tokens),
-        draw=draw,
         **given,
-        draw_lists=draw_lists,
+        draw=draw,
     )
+    draw_boxes(results, output)
     if as_json:
         console.show_json(results[0] if len(results) == 1 else results)
         return
     columns, rows = table(results)
     if set(suites) != {ranked.LISTS} and len(columns) > 1:
-        title = "Spearman (STS, conditional), accuracy (transfer, bitext) and Kendall's τ (lists), times 100"
+        title = "Spearman (STS, conditional), accuracy (transfer, bitext, captions) and Kendall's τ (lists), times 100"
         console.show_table(title, columns, rows)
     for result in results:
         for line in submission_lines(result):
             console.say(line)
-    columns, rows = diagnostics.table(results)
-    if rows:
-        console.show_table("Diagnostics, over STS-B's dev part", columns, rows)
-    columns, rows = ranked.table(results)
-    if rows:
-        console.show_table("Ranked lists: Kendall's τ times 100; neighbours in order in %", columns, rows)
+    for title, found in {
+        "Diagnostics, over STS-B's dev part": diagnostics.table(results),
+        "Dependency of a sentence's tokens on the one it is read from, over STS-B's dev part": dependency.table(
+            results
+        ),
+        "Average score by number of layers": degradation.table(results),
+        "Ranked lists: Kendall's τ times 100; neighbours in order in %": ranked.table(results),
+    }.items():
+        if found[1]:
+            console.show_table(title, *found)
+    for line in degradation.turning_lines(results):
+        console.say(line)

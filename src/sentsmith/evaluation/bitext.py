@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from sentsmith.encoders.protocol import Vectors
 from sentsmith.errors import InputError
 from sentsmith.evaluation.embedded import Embedded
-from sentsmith.evaluation.lines import read_lines, rejoin
+from sentsmith.evaluation.lines import read_sentences
+from sentsmith.evaluation.similarity import unit_rows
 
 _NAME = re.compile(r"tatoeba\.(?P<first>\w+)-(?P<second>\w+)\.(?P<side>\w+)")
 _LAYOUT = (
@@ -86,7 +87,7 @@ def accuracy(queries: Vectors, candidates: Vectors, answers: NDArray[np.int64] |
     if queries.ndim != 2 or queries.shape != candidates.shape:
         raise ValueError(f"retrieval needs two [n, d] arrays of one shape, given {queries.shape}, {candidates.shape}")
     answers = np.arange(len(candidates)) if answers is None else answers
-    sources, targets = _unit(queries), _unit(candidates)
+    sources, targets = unit_rows(queries), unit_rows(candidates)
     right = 0.0
     for start in range(0, len(sources), _BLOCK):
         cosines = sources[start : start + _BLOCK] @ targets.T
@@ -94,12 +95,6 @@ def accuracy(queries: Vectors, candidates: Vectors, answers: NDArray[np.int64] |
         wanted = answers[start : start + _BLOCK, None] == answers[None, :]
         right += float(((nearest & wanted).sum(axis=1) / nearest.sum(axis=1)).sum())
     return right / len(sources)
-
-
-def _unit(vectors: Vectors) -> NDArray[np.float64]:
-    rows = vectors.astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths == 0, 1.0, lengths)
 
 
 def load_bitext(data_dir: str | Path) -> dict[str, BitextTask]:
@@ -137,7 +132,7 @@ def _read_pair(root: Path, first: str, second: str) -> tuple[tuple[str, ...], tu
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise InputError(f"missing {', '.join(missing)}; {_LAYOUT}", path=root)
-    one, two = map(_sentences, files)
+    one, two = map(read_sentences, files)
     if len(one) != len(two):
         longer, shorter = files if len(one) > len(two) else reversed(files)
         raise InputError(
@@ -147,16 +142,3 @@ def _read_pair(root: Path, first: str, second: str) -> tuple[tuple[str, ...], tu
             row=min(len(one), len(two)) + 1,
         )
     return one, two
-
-
-def _sentences(file: Path) -> tuple[str, ...]:
-    text = read_lines(file)
-    if text.encoding != "utf-8":
-        # Elsewhere Latin-1 is a good guess; here the file may be in any script.
-        raise InputError("is not UTF-8 text; convert it", path=file)
-    if not text.lines:
-        raise InputError("is empty; one sentence a line is needed", path=file)
-    for row, line in enumerate(text.lines, start=1):
-        if not line.strip():
-            raise InputError("is empty; every line needs a sentence", path=file, row=row)
-    return tuple(map(rejoin, text.lines))

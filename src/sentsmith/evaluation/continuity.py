@@ -17,6 +17,7 @@ from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.lines import rejoin
+from sentsmith.evaluation.similarity import unit_rows
 
 _BLOCK = 1024  # queries compared with all candidates at a time
 
@@ -114,12 +115,12 @@ def measure_continuity(encoder: Encoder, task: NextSentenceTask) -> Continuity:
     Candidates with equal cosines share their average rank, so a model that tells nothing apart gets chance.
     """
     embedded = Embedded([*task.queries, *task.candidates], encoder)
-    candidates = _unit(embedded.rows(task.candidates))
+    candidates = unit_rows(embedded.rows(task.candidates))
     place = {text: row for row, text in enumerate(task.candidates)}
     ranks = np.empty(len(task))
     for start in range(0, len(task), _BLOCK):
         queries = task.queries[start : start + _BLOCK]
-        scores = _unit(embedded.rows(queries)) @ candidates.T
+        scores = unit_rows(embedded.rows(queries)) @ candidates.T
         own = [(row, place[text]) for row, text in enumerate(queries) if text in place]
         for row, column in own:
             scores[row, column] = -np.inf
@@ -133,9 +134,3 @@ def measure_continuity(encoder: Encoder, task: NextSentenceTask) -> Continuity:
         accuracy_at_10=(ranks <= 10).astype(np.float64),
         candidates=len(task.candidates),
     )
-
-
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    wide = vectors.astype(np.float64)
-    norms = np.linalg.norm(wide, axis=1, keepdims=True)
-    return np.asarray(wide / np.where(norms == 0, 1.0, norms))

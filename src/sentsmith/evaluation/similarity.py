@@ -47,6 +47,13 @@ def cosine(a: ArrayLike, b: ArrayLike) -> NDArray[np.float64]:
     return np.clip(result, -1.0, 1.0)
 
 
+def unit_rows(vectors: ArrayLike) -> NDArray[np.float64]:
+    """Return each row of ``[n, d]`` with length 1, float64; a row of zeros stays one."""
+    rows = np.asarray(vectors).astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths == 0, 1.0, lengths)
+
+
 def spearman(predicted: ArrayLike | Sequence[float], gold: ArrayLike | Sequence[float]) -> float:
     """Return Spearman's rank correlation; ties get their average rank.
 

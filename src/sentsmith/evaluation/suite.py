@@ -13,26 +13,28 @@ from typing import Any, Protocol
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import SettingsError
 from sentsmith.evaluation.bitext import load_bitext
+from sentsmith.evaluation.captions import CAPTIONS, load_captions
 from sentsmith.evaluation.conditional import CONDITIONAL, load_conditional, submission_name
-from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings, diagnose
+from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings
 from sentsmith.evaluation.embedded import Embedded, Text
 from sentsmith.evaluation.hub import load_sts_from_hub
+from sentsmith.evaluation.inside import DIAGNOSTICS, INSIDE, load_inside, look_inside
 from sentsmith.evaluation.lists import LISTS, load_lists
 from sentsmith.evaluation.softmax import ProbeSettings
-from sentsmith.evaluation.sts import StsTask, load_part, load_sts, load_sts_dev
+from sentsmith.evaluation.sts import load_sts, load_sts_dev
 from sentsmith.evaluation.transfer import load_transfer
 from sentsmith.files import make_folder, write_json
 from sentsmith.versions import versions
 
 logger = logging.getLogger(__name__)
 
-DIAGNOSTICS = "diagnostics"
 SUITES: dict[str, str] = {
     "sts": "STS12-16, STS-B and SICK-R, their test parts",
     "sts-dev": "STS-B's dev and SICK's trial part: for choosing, nothing of the tests",
     "transfer": "MR, CR, SUBJ, MPQA, SST2, TREC and MRPC",
     "bitext": "the nearest sentence of the other language, both ways, for every pair of languages in the folder",
-    DIAGNOSTICS: "geometry, attention and cost, over STS-B's dev part: nothing of the tests",
+    CAPTIONS: "the first caption of an image finds its other four among those of all images",
+    **INSIDE,
     LISTS: "how the ranked lists of given files drift, beside the same sentences in no order",
     CONDITIONAL: "pairs of sentences under a condition (C-STS), in given files; predictions where labels are hidden",
 }
@@ -79,8 +81,8 @@ def load_suites(
 
     Args:
         suites: Names out of :data:`SUITES`; repetitions count once.
-        data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``. Without it ``sts`` is fetched from the hub, and
-            called ``sts-hub``.
+        data_dir: Holds ``sts/``, ``transfer/``, ``bitext/`` and ``captions/``. Without it ``sts`` is fetched from the
+            hub, and called ``sts-hub``.
         probe: How the classifiers of ``transfer`` are trained; SentEval's way by default.
         lists: Files of ranked lists, for the suite ``lists``.
         conditional: Files of C-STS, for the suite ``conditional``.
@@ -98,7 +100,8 @@ def load_suites(
             raise SettingsError(f"unknown suite {name!r}; {hint}known suites: {', '.join(SUITES)}")
         if data_dir is None and name not in ("sts", *_GIVEN):
             raise SettingsError(
-                f"suite {name!r} is read from a folder: give --data-dir, which holds sts/, transfer/ and bitext/"
+                f"suite {name!r} is read from a folder: give --data-dir, which holds sts/, transfer/, bitext/ and "
+                "captions/"
             )
     if not names:
         raise SettingsError(f"no suite given; known suites: {', '.join(SUITES)}")
@@ -114,7 +117,7 @@ def load_suites(
             tasks[name] = list(load_conditional(conditional).values())
         else:
             hub = data_dir is None
-            tasks[_STS_HUB if hub else name] = _load_suite(name, data_dir, probe or ProbeSettings())
+            tasks[_STS_HUB if hub else name] = _load_suite(name, data_dir, probe or ProbeSettings(), names)
     _refuse_double(tasks)
     return tasks
 
@@ -129,15 +132,17 @@ def _refuse_double(tasks: Tasks) -> None:
             taken.add(task.name)
 
 
-def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings) -> Sequence[Task]:
+def _load_suite(name: str, data_dir: str | Path | None, probe: ProbeSettings, suites: Sequence[str]) -> Sequence[Task]:
     if data_dir is None:
         return list(load_sts_from_hub().values())
     if name == "transfer":
         return list(load_transfer(data_dir, probe).values())
     if name == "bitext":
         return list(load_bitext(data_dir).values())
-    if name == DIAGNOSTICS:
-        return [load_part(data_dir, "STSB", "dev")]
+    if name == CAPTIONS:
+        return list(load_captions(data_dir).values())
+    if name in INSIDE:
+        return load_inside(name, data_dir, tests="sts" in suites)
     return list((load_sts(data_dir) if name == "sts" else load_sts_dev(data_dir)).values())
 
 
@@ -158,7 +163,7 @@ def evaluate(
         encoder: The model.
         suites: Names out of :data:`SUITES`.
         name: What the result calls the model.
-        data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``.
+        data_dir: Holds ``sts/``, ``transfer/``, ``bitext/`` and ``captions/``.
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
         lists: Files of ranked lists, for the suite ``lists``.
@@ -166,20 +171,21 @@ def evaluate(
 
     Returns:
         What ``results.json`` holds: ``model``; ``scores`` by task (Spearman, accuracy and Kendall's τ times 100,
-        not rounded); ``averages`` by suite, those of given files aside; ``diagnostics``, if that suite was asked for;
+        not rounded); ``averages`` by suite, those of given files aside; what each suite of
+        :data:`~sentsmith.evaluation.inside.INSIDE` that was asked for has found, under its name;
         ``details``: the aggregation, the classifier, each task's subset scores, rows and skipped files, seconds,
         versions. And, where labels are hidden, ``submissions`` by task: row number → prediction.
     """
     tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists, conditional=conditional)
     result = measure(encoder, tasks, name=name)
-    _diagnose(encoder, tasks, diagnostics, result)
+    look_inside(encoder, tasks, diagnostics, result)
     return result
 
 
 def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
-    """Measure a model on loaded tasks; returns what :func:`evaluate` does, without diagnostics."""
+    """Measure a model on loaded tasks; returns what :func:`evaluate` does, but does not look inside it."""
     start = time.perf_counter()
-    tasks = {suite: members for suite, members in tasks.items() if suite != DIAGNOSTICS}
+    tasks = {suite: members for suite, members in tasks.items() if suite not in INSIDE}
     embedded = _embedded(encoder, tasks)
     parts = list(dict.fromkeys(embedded.values()))
     seconds, count = sum(part.seconds for part in parts), sum(map(len, parts))
@@ -233,10 +239,9 @@ def evaluate_models(
     data_dir: str | Path | None = None,
     probe: ProbeSettings | None = None,
     diagnostics: DiagnosticSettings | None = None,
-    draw: Callable[[Diagnosis, Path], None] | None = None,
     lists: Sequence[str | Path] = (),
-    draw_lists: Callable[[Mapping[str, Any], Path], object] | None = None,
     conditional: Sequence[str | Path] = (),
+    draw: Callable[[Mapping[str, Any], Diagnosis | None, Path], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure models one after the other and write each one's ``results.json`` as soon as it is there.
 
@@ -246,14 +251,13 @@ def evaluate_models(
         suites: Names out of :data:`SUITES`.
         output: One model's results go to ``output/results.json``; those of several to
             ``output/<name>/results.json``.
-        data_dir: Holds ``sts/``, ``transfer/`` and ``bitext/``.
+        data_dir: Holds ``sts/``, ``transfer/``, ``bitext/`` and ``captions/``.
         probe: How the classifiers of ``transfer`` are trained.
         diagnostics: What the suite ``diagnostics`` looks at.
-        draw: Draws a model's diagnosis into the folder of its results.
         lists: Files of ranked lists, for the suite ``lists``.
-        draw_lists: Draws the lists of a model's result, if that suite was asked for, into the same folder.
         conditional: Files of C-STS, for the suite ``conditional``; where labels are hidden, a model's predictions are
             written into the same folder (``<file>.submission.json``).
+        draw: Draws a model's result, and its diagnosis if there is one, into the same folder.
 
     Returns:
         The results, in the order of ``names``.
@@ -271,34 +275,13 @@ def evaluate_models(
     for name, slug in zip(names, slugs, strict=True):
         encoder, place = encoder_of(name), folder if len(names) == 1 else folder / slug
         results.append(measure(encoder, tasks, name=name))
-        diagnosis = _diagnose(encoder, tasks, diagnostics, results[-1])
+        diagnosis = look_inside(encoder, tasks, diagnostics, results[-1])
         for task, predictions in results[-1].pop("submissions", {}).items():
             write_json(place / submission_name(task), predictions)
         write_json(place / "results.json", results[-1])
-        if diagnosis is not None and draw is not None:
-            draw(diagnosis, place)
-        if LISTS in tasks and draw_lists is not None:
-            draw_lists(results[-1], place)
+        if draw is not None:
+            draw(results[-1], diagnosis, place)
     return results
-
-
-def _diagnose(
-    encoder: Encoder, tasks: Tasks, settings: DiagnosticSettings | None, result: dict[str, Any]
-) -> Diagnosis | None:
-    """Add the diagnostics to a model's result, where that suite was asked for."""
-    found = [task for task in tasks.get(DIAGNOSTICS, ()) if isinstance(task, StsTask)]
-    if not found:
-        return None
-    start = time.perf_counter()
-    diagnosis = diagnose(encoder, found[0].subsets[0].pairs, settings)
-    seconds = result["details"]["seconds"]
-    seconds[DIAGNOSTICS] = time.perf_counter() - start
-    seconds["total"] += seconds[DIAGNOSTICS]
-    logger.info("%s: diagnosed, %s %.2f", result["model"], found[0].name, diagnosis.score)
-    # A score and no average: its suite has this one only.
-    result["scores"].setdefault(found[0].name, diagnosis.score)
-    result[DIAGNOSTICS] = diagnosis.summary()
-    return diagnosis
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

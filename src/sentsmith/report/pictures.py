@@ -42,8 +42,9 @@ def curve(
     y_label: str,
     title: str,
     chosen: float | None = None,
+    mark: str = "chosen",
 ) -> str:
-    """Draw curves over training steps.
+    """Draw curves over training steps, or over anything else that is counted.
 
     Args:
         series: Name → (x, y) points in the order of x. Points that are not finite are left out.
@@ -51,6 +52,7 @@ def curve(
         y_label: What y is.
         title: The picture's title.
         chosen: The x to mark as the chosen one (the checkpoint that was kept).
+        mark: What the mark is called.
 
     Raises:
         InputError: No series has a finite point.
@@ -73,10 +75,10 @@ def curve(
         axis.set(xlabel=short(x_label, 60), ylabel=short(y_label, 40))
         axis.margins(x=0.02)
         if chosen is not None:
-            _mark_chosen(axis, kept, chosen, x_label)
+            _mark_chosen(axis, kept, chosen, f"{mark}: {short(x_label, 20)} {_number(chosen)}")
         _legend(axis)
         told = "; ".join(_curve_words(name, points) for name, points in kept.items())
-        mark = "" if chosen is None else f" Chosen: {x_label} {_number(chosen)}."
+        mark = "" if chosen is None else f" {mark.capitalize()}: {x_label} {_number(chosen)}."
         return to_svg(picture, title=title, description=f"{y_label} by {x_label}. {told}.{mark}")
 
 
@@ -344,8 +346,7 @@ def _curve_words(name: str, points: list[tuple[float, float]]) -> str:
     )
 
 
-def _mark_chosen(axis: Axes, series: Mapping[str, list[tuple[float, float]]], chosen: float, x_label: str) -> None:
-    label = f"chosen: {short(x_label, 20)} {_number(chosen)}"
+def _mark_chosen(axis: Axes, series: Mapping[str, list[tuple[float, float]]], chosen: float, label: str) -> None:
     axis.axvline(chosen, color=INK["muted"], linewidth=1.1, linestyle=(0, (3, 3)), label=label)
     for points in series.values():
         for x, y in points:

@@ -59,7 +59,14 @@ def compare(folders: Sequence[str | Path]) -> Page:
         _overview(runs),
         *(
             section
-            for section in (_scores(runs), _lists(runs), _diagnostics(runs), _curves(runs), _settings(runs))
+            for section in (
+                _scores(runs),
+                _lists(runs),
+                _diagnostics(runs),
+                *_inside(runs),
+                _curves(runs),
+                _settings(runs),
+            )
             if section is not None
         ),
         _origin(runs),
@@ -213,6 +220,14 @@ def _diagnostics(runs: Sequence[Run]) -> Section | None:
     return Section(
         "Diagnostics", tables=[Table(("", *(run.name for run in runs)), rows)], pictures=pictures, notes=notes
     )
+
+
+def _inside(runs: Sequence[Run]) -> list[Section]:
+    if not any(name in run.results for run in runs for name in ("dependency", "degradation")):
+        return []  # only pages of these pay for numpy and matplotlib
+    from sentsmith.report.inside import sections
+
+    return sections({run.name: run.results for run in runs})
 
 
 def _measure(value: Any) -> Cell:
