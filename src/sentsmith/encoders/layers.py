@@ -37,9 +37,10 @@ def transformer_of(model: nn.Module) -> nn.Module:
         SettingsError: It has no transformer there.
     """
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
 
     module = model[0] if isinstance(model, SentenceTransformer) else model
-    inner = module if hasattr(module, "config") else getattr(module, "model", None)
+    inner = module.model if isinstance(module, Transformer) else module
     if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
         raise SettingsError(
             f"the layers of a {type(module).__name__} cannot be told; give a model whose first module is a transformer"

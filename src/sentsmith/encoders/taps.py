@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sentsmith.encoders.embedding import ModelEncoder
-from sentsmith.encoders.layers import apply_final_norm, final_norm_of, layers_of
+from sentsmith.encoders.layers import apply_final_norm, final_norm_of, layers_of, transformer_of
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError, SettingsError
 
@@ -96,7 +96,7 @@ class LayerTaps:
         same = last is not None and last.shape == own.shape
         if last is None or not same or not torch.allclose(last[real], own[real], rtol=1e-3, atol=1e-4, equal_nan=True):
             raise SettingsError(
-                f"the layers of {type(cast('Any', self.model[0]).model).__name__} cannot be tapped: what it returns is "
+                f"the layers of {type(transformer_of(self.model)).__name__} cannot be tapped: what it returns is "
                 "not its last layer's states, normed"
             )
 
