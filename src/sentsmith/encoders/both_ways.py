@@ -11,13 +11,14 @@ the keys and values it reads come from layers that are as they were. It changes 
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sentsmith.encoders.embedding import evaluation_mode
 from sentsmith.errors import SentsmithError, SettingsError
@@ -58,8 +59,13 @@ class _Sight:
         from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
         if kind not in self.masks:
-            build = create_bidirectional_mask if kind == _FULL else create_bidirectional_sliding_window_mask
-            self.masks[kind] = build(self.config, hidden_states, self.attention_mask)
+            config, build = self.config, create_bidirectional_mask
+            if kind == _SLIDING:
+                # A causal window of w holds the token itself and w − 1 before it. The builder of an encoder's windows
+                # counts the tokens on a side, so without this the last token would see one more than it did.
+                config, build = copy.copy(config), create_bidirectional_sliding_window_mask
+                config.sliding_window -= 1
+            self.masks[kind] = build(config, hidden_states, self.attention_mask)
         return self.masks[kind]
 
 
@@ -200,54 +206,60 @@ _PROBE = 6  # tokens; fewer, where a window is narrower
 
 @torch.no_grad()
 def check_sight(model: PreTrainedModel) -> None:
-    """Try whether the model sees what it is meant to see, in three small passes.
+    """Try whether the model sees what it is meant to see, in eight passes over one short row.
 
-    The last token is moved: the first must change exactly when some layer looks both ways. What stands under padding
-    is changed, on either side: nothing may change.
+    The last token is moved: the first must change exactly when some layer looks both ways, be there padding or not
+    (without any there may be no mask). What stands under padding is changed, on either side: nothing may change.
 
     Raises:
+        SettingsError: It sees the future by itself: it is no decoder.
         SentsmithError: It does not: this version of transformers does not let the surgery through.
     """
     installed: BothWays | None = model.__dict__.get(_INSTALLED)
+    width = min(_PROBE, max(2, getattr(model.config, "sliding_window", None) or _PROBE))
+    ids = torch.arange(1, width + 1, device=model.device)[None] % model.config.vocab_size
     looking = installed is not None and bool(installed.attentions)
-    device = model.device
-    width = min(_PROBE, max(3, getattr(model.config, "sliding_window", None) or _PROBE))
-    ids = torch.arange(1, width + 1, device=device)[None] % model.config.vocab_size
-    moved = ids.clone()
-    moved[0, -1] = (ids[0, -1] + 1) % model.config.vocab_size
     with evaluation_mode(model):
-        first = [
-            _states(model, {"input_ids": row, "attention_mask": torch.ones_like(row)})[0, 0] for row in (ids, moved)
-        ]
-        if looking == _alike(*first):
-            raise SentsmithError(
-                f"{type(model).__name__} {'sees only backwards' if looking else 'sees the future'} although "
-                f"{'layers look' if looking else 'no layer looks'} both ways; use the version of transformers that "
-                "constraints.txt names, and please report the architecture"
-            )
-        if installed is None or not installed.pad_leak:
-            for left in (True, False):
-                _check_padding(model, ids, left=left)
+        _check_future(model, ids, torch.ones_like(ids), looking=looking)
+        for left in (True, False):
+            padding = (1, 0) if left else (0, 1)
+            padded, mask = pad(ids, padding), pad(torch.ones_like(ids), padding)
+            _check_future(model, padded, mask, looking=looking)
+            if installed is None or not installed.pad_leak:
+                _check_padding(model, padded, mask, side="left" if left else "right")
 
 
-def _check_padding(model: PreTrainedModel, ids: Tensor, *, left: bool) -> None:
-    mask = torch.ones_like(ids)
-    under = slice(None, 1) if left else slice(-1, None)
-    mask[:, under] = 0
-    changed = ids.clone()
-    changed[:, under] = 0
-    real = mask[0].bool()
-    states = [_states(model, {"input_ids": row, "attention_mask": mask})[0, real] for row in (ids, changed)]
-    if not _alike(*states):
+def _check_future(model: PreTrainedModel, ids: Tensor, mask: Tensor, *, looking: bool) -> None:
+    real = mask[0].nonzero()[:, 0]
+    moved = ids.clone()
+    moved[0, real[-1]] = (ids[0, real[-1]] + 1) % model.config.vocab_size
+    # In passes of their own: rows of one pass may be rounded otherwise, and in bfloat16 by much.
+    first = [_states(model, row, mask)[real[0]] for row in (ids, moved)]
+    if looking and _alike(*first):
         raise SentsmithError(
-            f"{type(model).__name__} sees padding on the {'left' if left else 'right'}; use the version of "
+            f"{type(model).__name__} sees only backwards although layers look both ways; use the version of "
             "transformers that constraints.txt names, and please report the architecture"
+        )
+    if not looking and not _alike(*first):
+        raise SettingsError(
+            f"{type(model).__name__} sees the future although no layer was told to: it is no decoder; give one, such "
+            "as LLaMA, Mistral, Qwen, Gemma, GPT-2 or GPT-NeoX"
         )
 
 
-def _states(model: PreTrainedModel, features: Mapping[str, Tensor]) -> Tensor:
-    states: Tensor = model(**features, use_cache=False).last_hidden_state
-    return states.float()
+def _check_padding(model: PreTrainedModel, ids: Tensor, mask: Tensor, *, side: str) -> None:
+    changed = ids.masked_fill(mask == 0, 2 % model.config.vocab_size)
+    real = mask[0].bool()
+    if not _alike(*(_states(model, row, mask)[real] for row in (ids, changed))):
+        raise SentsmithError(
+            f"{type(model).__name__} sees padding on the {side}; use the version of transformers that "
+            "constraints.txt names, and please report the architecture"
+        )
+
+
+def _states(model: PreTrainedModel, ids: Tensor, mask: Tensor) -> Tensor:
+    states: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    return states[0].float()
 
 
 def _alike(first: Tensor, second: Tensor) -> bool:
