@@ -90,6 +90,8 @@ def test_a_real_decoder_loses_by_its_later_layers(data_dir):
         pytest.skip("the small language model is not here")
     model = with_pooling(load(folder, device="cpu"), "mean")
     found = measure_degradation(as_encoder(model), [load_part(data_dir, "STSB", "dev")])
-    # What its README says of the mean of layer 0, 1 … 8.
-    assert found.normed.average == pytest.approx([35, 62, 60, 57, 57, 55, 56, 55, 53], abs=3)
-    assert (found.normed.best, found.normed.falls_after) == (1, 1)
+    # What its README says of the mean of layer 0, 1 … 7 as transformers hands them out, without the norm; it is not
+    # said how the sentences began and were cut into tokens.
+    assert found.bare.average[:8] == pytest.approx([35, 62, 60, 57, 57, 55, 56, 55], abs=2.5)
+    for curve in (found.bare, found.normed):
+        assert (curve.best, curve.falls_after) == (1, 1)
