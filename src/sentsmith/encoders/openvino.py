@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sentsmith.encoders.chunked import pads_left
+from sentsmith.encoders.layers import is_decoder
 from sentsmith.errors import SentsmithError, require
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class OpenVinoModel(nn.Module):
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
+        from sentence_transformers.base.modules import Transformer
+
         super().__init__()
         ov = require("openvino", extra="openvino")
         features = model.preprocess(list(_EXAMPLE))
@@ -52,10 +56,18 @@ class OpenVinoModel(nn.Module):
                 f"OpenVINO cannot trace this model ({type(error).__name__}); use the torch backend"
             ) from error
         settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        self.right_only = isinstance(model[0], Transformer) and is_decoder(model)
         self.compiled: Any = ov.Core().compile_model(graph, "CPU", settings)
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the sentence vectors, float32 ``[rows, dimension]``."""
+        """Return the sentence vectors, float32 ``[rows, dimension]``.
+
+        Raises:
+            SentsmithError: A decoder's rows are padded on the left.
+        """
+        if self.right_only and pads_left(features):
+            # There, a causal layer's first rows see nothing at all, and OpenVINO makes NaN of that.
+            raise SentsmithError("OpenVINO reads a decoder's sentences padded on the right: set tokenizer.padding_side")
         outputs = self.compiled([features[key].cpu().contiguous().numpy() for key in self.keys])
         # The compiled model reuses its output buffer in the next call.
         return {"sentence_embedding": torch.from_numpy(outputs[0].copy())}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import torch
 from sentence_transformers.base.modules import Module
 from torch import Tensor
 
@@ -80,16 +79,16 @@ class Readout(Module):
         return features
 
     def _last(self, tokens: Tensor, mask: Tensor, ids: Tensor | None) -> Tensor:
-        rows, column = torch.arange(len(mask), device=mask.device), last_token(mask)
+        column = last_token(mask)[:, None]
         if self.last_id is not None and ids is not None:
-            wrong = ids[rows, column] != self.last_id
-            if bool(wrong.any()):
-                found = int(ids[rows, column][wrong][0])
+            found = ids.gather(1, column)
+            wrong = found[found != self.last_id]
+            if len(wrong):
                 raise SentsmithError(
-                    f"the last token of a sentence has id {found}, not {self.last_id}, which ends the prompt; was it "
-                    "cut by another tokenizer than the model's?"
+                    f"the last token of a sentence has id {int(wrong[0])}, not {self.last_id}, which ends the prompt; "
+                    "was it cut by another tokenizer than the model's?"
                 )
-        return tokens[rows, column]
+        return tokens.gather(1, column[..., None].expand(-1, -1, tokens.shape[2]))[:, 0]
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ARG002 - the library's signature
         """Save the settings."""
