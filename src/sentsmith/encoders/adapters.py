@@ -59,6 +59,8 @@ def merge_adapter(model: PreTrainedModel) -> None:
     # What tells transformers to save an adapter and not the model.
     model._hf_peft_config_loaded = False  # noqa: SLF001
     del model.peft_config
+    # A loaded adapter leaves its own names of weights here, by which the model would be saved.
+    model.__dict__.pop("_weight_conversions", None)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from sentence_transformers.base.modules import Transformer
@@ -79,6 +79,15 @@ class Decoder(Transformer):
             keep_layers(self.model, layers or self.model.config.num_hidden_layers, final_norm=final_norm)
         append_layers(self.model, added_layers)
         self.look_both_ways(both_ways_from)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
+        """Load the module from a model's folder or hub name, as sentence-transformers does."""
+        place = Path(model_name_or_path, subfolder)
+        if place.is_dir():
+            # Told of a subfolder, transformers would look there for the base of an adapter too.
+            model_name_or_path, subfolder = str(place), ""
+        return super().load(model_name_or_path, subfolder=subfolder, **kwargs)
 
     @property
     def template(self) -> str:

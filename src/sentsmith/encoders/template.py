@@ -111,8 +111,8 @@ def tokenize(
 ) -> list[Tokens]:
     """Fill and tokenize, cut the fields of what is too long.
 
-    The longest field is cut, at the end of one of its tokens, and the template is filled and tokenized again: the
-    tokens are those of a whole prompt, whose end is never lost.
+    The longest field is cut, at the end of one of its tokens, but not shorter than the other, and the template is
+    filled and tokenized again: the tokens are those of a whole prompt, whose end is never lost.
 
     Args:
         template: The template.
@@ -121,7 +121,7 @@ def tokenize(
         longest: Tokens at most; None cuts nothing.
 
     Raises:
-        InputError: The template alone has as many tokens as that.
+        InputError: The template alone has more tokens than that.
     """
     filled = [template.fill(values) for values in items]
     # verbose: the library would warn of texts that are about to be cut.
@@ -143,19 +143,37 @@ def _cut(template: Template, values: dict[str, str], tokenizer: Any, longest: in
         if len(ids) <= longest:
             return Tokens(ids, _own(offsets, filled.spans["sentence"]))
         ends = {name: _ends(offsets, span) for name, span in filled.spans.items()}
-        name = max(ends, key=lambda each: len(ends[each]))
-        keep = len(ends[name]) - (len(ids) - longest)
-        if not values[name] or not ends[name]:
+        lengths = {name: len(each) for name, each in ends.items()}
+        if not any(lengths.values()):
             raise InputError(
                 f"the prompt {template.text!r} has {len(ids)} tokens without any sentence, and {longest} are allowed; "
                 "give a longer max_length or a shorter prompt"
             )
-        # Tokens of a cut text may be more than were counted: one less each time round.
-        values[name] = values[name][: ends[name][keep - 1]].rstrip() if keep > 0 else ""
+        # The tokens of a cut text may be more than were counted: then there is another round.
+        for name, keep in _shares(lengths, sum(lengths.values()) - (len(ids) - longest)).items():
+            values[name] = _first(values[name], ends[name], keep)
+
+
+def _shares(lengths: Mapping[str, int], room: int) -> dict[str, int]:
+    """Deal out room for tokens: what is short keeps all, and what is long gets as much as what else is long."""
+    shares, room = {}, max(room, 0)
+    for place, name in enumerate(sorted(lengths, key=lambda each: lengths[each])):
+        shares[name] = min(lengths[name], room // (len(lengths) - place))
+        room -= shares[name]
+    return shares
+
+
+def _first(text: str, ends: Sequence[int], keep: int) -> str:
+    """Return the text of its first ``keep`` tokens; one less where that would cut a character of several tokens."""
+    if keep >= len(ends):
+        return text
+    while keep > 0 and ends[keep - 1] == ends[keep]:
+        keep -= 1
+    return text[: ends[keep - 1]].rstrip() if keep > 0 else ""
 
 
 def _ends(offsets: Sequence[tuple[int, int]], span: tuple[int, int]) -> list[int]:
-    """Return where in a field's text each of its tokens ends; the last one's end is left out if it is the field's."""
+    """Return where in a field's text each of its tokens ends, the field's own end at most."""
     begin, end = span
     return [min(stop, end) - begin for start, stop in offsets if start < end and stop > begin and stop > start]
 
