@@ -22,7 +22,7 @@ from sentsmith.encoders.readout import ReadoutName
 from sentsmith.methods.bellm.settings import first_layer
 
 STEPS = 40
-LONG = 150
+LONG = 100
 LAYERS = 8
 STARTS: dict[str, int | str | None] = {"none": None, "n-1": "n-1", "n-2": "n-2", "half": "n/2", "all": 0}
 READOUTS: tuple[ReadoutName, ...] = ("last", "mean")

@@ -95,3 +95,17 @@ def test_a_real_decoder_loses_by_its_later_layers(data_dir):
     assert found.bare.average[:8] == pytest.approx([35, 62, 60, 57, 57, 55, 56, 55], abs=2.5)
     for curve in (found.bare, found.normed):
         assert (curve.best, curve.falls_after) == (1, 1)
+
+
+def test_a_model_without_layers_is_refused_before_anything_is_measured(tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    from sentsmith.errors import SettingsError
+    from sentsmith.evaluation.inside import check_inside
+
+    encoder = as_encoder(SentenceTransformer(modules=[BoW(["dog"])], device="cpu"))
+    for suite in ("dependency", "degradation"):
+        with pytest.raises(SettingsError, match="first module is a transformer"):
+            check_inside(encoder, [suite])
+    check_inside(encoder, ["sts"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,21 @@ def load_inside(name: str, data_dir: str | Path, *, tests: bool) -> Sequence[Sts
     if name == DEGRADATION:
         return list((load_sts(data_dir) if tests else load_sts_dev(data_dir)).values())
     return [load_part(data_dir, "STSB", "dev")]
+
+
+def check_inside(encoder: Encoder, suites: Iterable[str]) -> None:
+    """Say at once, before hours of measuring, that a model cannot be looked into as these suites do.
+
+    Raises:
+        InputError: It cannot.
+    """
+    from sentsmith.encoders.layers import transformer_of
+    from sentsmith.encoders.taps import AllLayers, LayerTaps, model_inside
+
+    if DEPENDENCY in suites:
+        transformer_of(model_inside(encoder).model)
+    if DEGRADATION in suites:
+        AllLayers(LayerTaps(model_inside(encoder).model))
 
 
 def look_inside(

@@ -18,7 +18,7 @@ from sentsmith.evaluation.conditional import CONDITIONAL, load_conditional, subm
 from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings
 from sentsmith.evaluation.embedded import Embedded, Text
 from sentsmith.evaluation.hub import load_sts_from_hub
-from sentsmith.evaluation.inside import DIAGNOSTICS, INSIDE, load_inside, look_inside
+from sentsmith.evaluation.inside import DIAGNOSTICS, INSIDE, check_inside, load_inside, look_inside
 from sentsmith.evaluation.lists import LISTS, load_lists
 from sentsmith.evaluation.softmax import ProbeSettings
 from sentsmith.evaluation.sts import load_sts, load_sts_dev
@@ -274,6 +274,7 @@ def evaluate_models(
     results = []
     for name, slug in zip(names, slugs, strict=True):
         encoder, place = encoder_of(name), folder if len(names) == 1 else folder / slug
+        check_inside(encoder, tasks)
         results.append(measure(encoder, tasks, name=name))
         diagnosis = look_inside(encoder, tasks, diagnostics, results[-1])
         for task, predictions in results[-1].pop("submissions", {}).items():
