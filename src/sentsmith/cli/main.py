@@ -13,12 +13,14 @@ import typer
 from sentsmith.cli.audit import audit
 from sentsmith.cli.curate import curate
 from sentsmith.cli.embed import embed
+from sentsmith.cli.encoder import encoder
 from sentsmith.cli.evaluate import evaluate
 from sentsmith.cli.index import index
 from sentsmith.cli.quickstart import quickstart
 from sentsmith.cli.report import report
 from sentsmith.cli.search import search
 from sentsmith.cli.train import train
+from sentsmith.cli.words import words
 from sentsmith.cli.write import write
 from sentsmith.errors import InputError, SentsmithError
 from sentsmith.training.processes import count
@@ -45,12 +47,14 @@ def _root(context: typer.Context) -> None:
 app.command("audit")(audit)
 app.command("curate")(curate)
 app.command("embed")(embed)
+app.command("encoder")(encoder)
 app.command("evaluate")(evaluate)
 app.command("index")(index)
 app.command("quickstart")(quickstart)
 app.command("report")(report)
 app.command("search")(search)
 app.command("train")(train)
+app.command("words")(words)
 app.add_typer(write, name="write")
 
 

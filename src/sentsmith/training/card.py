@@ -28,28 +28,16 @@ def render(record: dict[str, Any], notes: Sequence[str] = (), *, plain: bool = T
         notes: Lines that the method adds.
         plain: Whether the model is made of sentence-transformers' own modules, which load without this package.
     """
-    header = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": [
-            "sentence-transformers",
-            "sentence-similarity",
-            "feature-extraction",
-            "sentsmith",
-            record["method"],
-        ],
-    }
     data = record["data"]
     starts = " and ".join(f"`{name}`" for name in dict.fromkeys(record["starts"]))
     parts = [
-        f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
+        header(record["method"]),
         f"# A sentence-embedding model by {record['method']}\n",
         (
             f"Started from {starts}, trained with sentsmith {record['versions']['sentsmith']} "
             f"on {data['rows']} rows ({', '.join(data['columns'])}).\n"
         ),
-        "## Use\n",
-        _USE.format(load=_PLAIN if plain else _OURS),
+        use(plain=plain),
         "## How it was made\n",
         *_facts(record),
         "",
@@ -59,6 +47,18 @@ def render(record: dict[str, Any], notes: Sequence[str] = (), *, plain: bool = T
     if record["warnings"]:
         parts += ["## Warnings\n", *(f"- {warning}" for warning in record["warnings"]), ""]
     return "\n".join(parts)
+
+
+def header(method: str) -> str:
+    """Return what the hub reads of a card, in YAML."""
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "sentsmith", method]
+    fields = {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity", "tags": tags}
+    return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n"
+
+
+def use(*, plain: bool) -> str:
+    """Return a card's section on how to use the model; ``plain`` as in :func:`render`."""
+    return f"## Use\n\n{_USE.format(load=_PLAIN if plain else _OURS)}"
 
 
 def _facts(record: dict[str, Any]) -> list[str]:
