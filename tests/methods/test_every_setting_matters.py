@@ -16,12 +16,15 @@ from sentsmith.encoders.loading import load
 from sentsmith.encoders.pooling import rebuilt
 from sentsmith.errors import SettingsError
 from sentsmith.methods import registry
+from sentsmith.methods.bellm import recipe as bellm
 from sentsmith.methods.distill import recipe as distill
 from sentsmith.methods.multicsr import recipe as multicsr
 from sentsmith.methods.ranking import recipe as ranking
 from sentsmith.methods.simcse.recipe import Recipe as SimcseRecipe
 from sentsmith.methods.whitening import recipe as whitening
 from sentsmith.training.trainer import Trainer
+
+WHERE = ("in the park", "on the river")
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +56,16 @@ def files(tmp_path_factory, sentences, tiny_bert, tiny_llama, sentence_file):
         "triplets": table("triplets.csv", names, thirds),
         "more_triplets": table("more.csv", names, [row[::-1] for row in thirds]),
         "repeated_triplets": table("repeated.csv", names, thirds[:6] * 4),
+        "questions": table("questions.csv", names, [[f"{text[:-1]}?" for text in row] for row in thirds]),
+        "conditions": table(
+            "conditions.csv",
+            [*names, "sentence1", "sentence2", "condition", "label"],
+            [
+                (*row, *row[:2], place, 1.0 + (i + j) % 5)
+                for i, row in enumerate(thirds)
+                for j, place in enumerate(WHERE)
+            ],
+        ),
         "lists": lists("lists.jsonl", sentences),
         "other_lists": lists("other.jsonl", sentences[::-1]),
         "cache": str(folder / "cache"),
@@ -196,7 +209,34 @@ RANKING = {
     "ranking.absolute_column_sign": (("ranking.omega=3",), "ranking.absolute_column_sign=true", differ),
     "ranking.log_epsilon": ((), "ranking.log_epsilon=0.1", differ),
 }
+# The prompts of the paper are long in a tiny tokenizer.
+_CONDITIONS = ("data.train={conditions}", "bellm.template=null", "training.max_length=60")
+_ANGLE = ("bellm.angle_weight=1",)
+# And of BeLLM; its optimizer and its rows are the shared ones.
+BELLM = {
+    "data.train": ((), "data.train={more_triplets}", differ),
+    "bellm.both_ways_from": ((), "bellm.both_ways_from=null", differ),
+    "bellm.readout": ((), "bellm.readout=mean", differ),
+    "bellm.template": ((), "bellm.template=the {{sentence}} .", differ),
+    "bellm.full_stop": (("data.train={questions}",), "bellm.full_stop=true", differ),
+    "bellm.pad_leak": ((), "bellm.pad_leak=true", differ),
+    "bellm.layers": ((), "bellm.layers=1", differ),
+    "bellm.added_layers": ((), "bellm.added_layers=1", differ),
+    "bellm.rows": (_CONDITIONS, "bellm.rows=conditional", differ),
+    "bellm.tuning": ((), "bellm.tuning=full", differ),
+    "bellm.lora.rank": ((), "bellm.lora.rank=2", differ),
+    "bellm.lora.alpha": ((), "bellm.lora.alpha=9", differ),
+    "bellm.lora.dropout": ((), "bellm.lora.dropout=0.5", differ),
+    "bellm.save": ((), "bellm.save=adapter", differ),
+    "bellm.temperature": ((), "bellm.temperature=0.5", differ),
+    "bellm.mask_duplicates": (("data.train={repeated_triplets}",), "bellm.mask_duplicates=false", differ),
+    "bellm.contrastive_weight": (_ANGLE, "bellm.contrastive_weight=0.3", differ),
+    "bellm.cosine_weight": ((), "bellm.cosine_weight=1", differ),
+    "bellm.angle_weight": ((), *_ANGLE, differ),
+    "bellm.hinge_weight": ((*_CONDITIONS, "bellm.rows=conditional"), "bellm.hinge_weight=0", differ),
+}
 # These have tests of their own below.
+BELLM_OTHERS = {"bellm.layer_recompute", "bellm.quantise"}
 OTHERS = {"method", "training.save_steps"}
 WHITENING = {
     "model": ((), "model={llama}", differ),
@@ -277,6 +317,25 @@ def ranking_run(tmp_path_factory, tiny_settings, files):
 
 
 @pytest.fixture(scope="module")
+def bellm_run(tmp_path_factory, tiny_settings, files):
+    """Return a function from overrides to (record, folder) of BeLLM's training; equal runs are done once."""
+    chosen = {"both_ways_from": 0, "template": "a {sentence} ,", "lora": {"rank": 4, "alpha": 4.0}}
+    data = {"train": files["triplets"], "held_out": 0.0}
+    steps = {**tiny_settings["training"], "max_steps": 2}
+    base = {"method": "bellm", "model": files["llama"], "data": data, "bellm": chosen, "training": steps}
+    done = {}
+
+    def run(*overrides):
+        if overrides not in done:
+            folder = tmp_path_factory.mktemp("run") / "model"
+            recipe = settings.resolve(bellm.Recipe, base, [text.format(**files) for text in overrides])
+            done[overrides] = bellm.run(recipe, folder), folder
+        return done[overrides]
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def whitening_run(tmp_path_factory, tiny_bert, files):
     """Return a function from overrides to (record, folder) of whitening."""
     base = {"method": "whitening", "model": str(tiny_bert), "data": {"train": files["sentences"]}}
@@ -318,6 +377,28 @@ def test_ranking(ranking_run, setting):
     assert differs(ranking_run(*shared), ranking_run(*shared, change))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", BELLM)
+def test_bellm(bellm_run, setting):
+    shared, change, differs = BELLM[setting]
+    assert differs(bellm_run(*shared), bellm_run(*shared, change))
+
+
+@pytest.mark.slow
+def test_bellm_in_four_bits(bellm_run):
+    """Without the library the setting is refused."""
+    pytest.importorskip("bitsandbytes")
+    assert differ(bellm_run(), bellm_run("bellm.quantise=nf4"))
+
+
+def test_bellm_layer_recompute(files):
+    """It changes what is kept in memory, and nothing else (tests/encoders/test_both_ways.py: equal gradients)."""
+    for recompute in (False, True):
+        base = {"model": files["llama"], "data": {"train": "x"}, "bellm": {"layer_recompute": recompute}}
+        model = bellm.build(settings.resolve(bellm.Recipe, base))
+        assert model[0].model.is_gradient_checkpointing == recompute
+
+
 @pytest.mark.parametrize("setting", WHITENING)
 def test_whitening(whitening_run, setting):
     shared, change, differs = WHITENING[setting]
@@ -330,6 +411,7 @@ def test_no_setting_is_without_a_case():
     assert set(settings.keys_of(distill.TeacherSettings)) == set(DISTILL_TEACHERS)
     assert set(settings.keys_of(multicsr.Recipe)) == set(MULTICSR) | set(SHARED) | OTHERS
     assert set(settings.keys_of(ranking.Recipe)) == set(RANKING) | set(SHARED) | OTHERS
+    assert set(settings.keys_of(bellm.Recipe)) == set(BELLM) | set(SHARED) | BELLM_OTHERS | OTHERS
     assert set(settings.keys_of(whitening.Recipe)) == set(WHITENING) | {"method"}
 
 
