@@ -1,7 +1,7 @@
 """The representative word: what a decoder would say at the end of its prompt.
 
 BeLLM's vector is the state that says the next word. Here that word is said, by the language model's own head, the
-likeliest token each time. The paper (Li and Li 2024, §5.4) reports that 91.74 % of the words are no frequent words and
+likeliest token each time. The paper (Li and Li 2024) reports that 91.74 % of the words are no frequent words and
 does not say what is frequent; here the stop words of scikit-learn are (``ENGLISH_STOP_WORDS``, 318 of them), and where
 no word comes at all, but a quotation mark or another sign, that counts as frequent too.
 """
