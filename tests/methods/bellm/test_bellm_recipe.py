@@ -106,6 +106,7 @@ def test_an_adapter_is_trained_kept_and_merged(bellm_tiny, bellm_settings, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_the_adapter_alone_is_the_merged_model(bellm_tiny, tmp_path, sentences):
     bellm_tiny(tmp_path / "merged")
     bellm_tiny(tmp_path / "alone", "bellm.save=adapter")
@@ -115,6 +116,7 @@ def test_the_adapter_alone_is_the_merged_model(bellm_tiny, tmp_path, sentences):
     assert "loading it needs its base" in (tmp_path / "alone" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_all_weights(bellm_tiny, tmp_path, saved_weights, tiny_llama):
     record = bellm_tiny(tmp_path / "m", "bellm.tuning=full", "training.blend=0.5", "bellm.added_layers=1")
     assert record["bellm"]["trained_parameters"] == record["bellm"]["parameters"]
@@ -125,6 +127,7 @@ def test_all_weights(bellm_tiny, tmp_path, saved_weights, tiny_llama):
     assert load(tmp_path / "m", device="cpu")[0].model.config.num_hidden_layers == 3
 
 
+@pytest.mark.slow
 def test_added_layers_look_both_ways_and_only_those(bellm_settings):
     for given, wanted in ((None, 2), ("n-1", 1), (0, 0)):
         resolved = settings.resolve(recipe.Recipe, bellm_settings, ["bellm.added_layers=2"])

@@ -147,7 +147,10 @@ def build(recipe: Recipe, *, quantised: bool = True) -> SentenceTransformer:
     decoder.look_both_ways(depth - settings.added_layers if settings.added_layers and first is None else first)
     decoder.warn_of_no_effect(settings.readout)
     if settings.layer_recompute:
-        decoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+        # The library has a new name for it, of which it warns.
+        name = "activation_checkpointing_enable"
+        enable = getattr(decoder.model, name, None) or decoder.model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     if settings.tuning == "lora":
         add_lora(decoder.model, rank=settings.lora.rank, alpha=settings.lora.alpha, dropout=settings.lora.dropout)
     return model
