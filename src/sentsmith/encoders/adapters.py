@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def add_lora(model: PreTrainedModel, *, rank: int, alpha: float, dropout: float) -> None:
+def add_lora(model: PreTrainedModel, *, rank: int, alpha: float, dropout: float, base: str | None = None) -> None:
     """Put a LoRA adapter on every linear layer, in place; what was there before is frozen.
 
     Each weight W becomes ``W + (alpha / rank) · B·A``, A drawn by torch's random numbers and B zero: at first nothing
@@ -21,6 +21,8 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: float, dropout: float)
         rank: Of the update, 1 or more.
         alpha: Its scale, times ``rank``.
         dropout: Of what the adapter reads, in [0, 1).
+        base: Where the adapter, saved alone, will find the model: a folder, or a hub name, which means the same on
+            another machine; None is where the model was loaded from, on this one.
 
     Raises:
         MissingExtraError: peft is not installed.
@@ -32,6 +34,8 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: float, dropout: float)
     # "all-linear" is every linear layer but an output layer, which a model without its head has not.
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear")
     model.add_adapter(config)
+    if base is not None:
+        config.base_model_name_or_path = base
 
 
 def has_adapter(model: PreTrainedModel) -> bool:

@@ -117,6 +117,24 @@ def test_the_adapter_alone_is_the_merged_model(bellm_tiny, tmp_path, sentences):
 
 
 @pytest.mark.slow
+def test_a_trained_model_is_gone_on_with(bellm_tiny, bellm_settings, tmp_path, sentences):
+    bellm_tiny(tmp_path / "first", "bellm.save=adapter")
+    again = [f"model={tmp_path / 'first'}", "bellm.both_ways_from=1", "bellm.readout=mean"]
+    model = recipe.build(settings.resolve(recipe.Recipe, bellm_settings, again))
+    # The first adapter is in the weights, which the second one stands on.
+    wanted = load(tmp_path / "first", device="cpu")
+    wanted[0].look_both_ways(1)
+    wanted[1].readout = "mean"
+    np.testing.assert_allclose(vectors(model, sentences[:4]), vectors(wanted, sentences[:4]), atol=2e-5)
+    record = bellm_tiny(tmp_path / "second", *again)
+    assert record["bellm"]["both_ways_from"] == 1
+    assert not np.allclose(vectors(load(tmp_path / "second"), sentences[:4]), vectors(wanted, sentences[:4]), atol=1e-3)
+    for refused in ("added_layers=1", "pad_leak=true", "save=adapter", "quantise=nf4"):
+        with pytest.raises(SettingsError, match=f"bellm.{refused.partition('=')[0]} is for a decoder as it came"):
+            recipe.build(settings.resolve(recipe.Recipe, bellm_settings, [*again, f"bellm.{refused}"]))
+
+
+@pytest.mark.slow
 def test_all_weights(bellm_tiny, tmp_path, saved_weights, tiny_llama):
     record = bellm_tiny(tmp_path / "m", "bellm.tuning=full", "training.blend=0.5", "bellm.added_layers=1")
     assert record["bellm"]["trained_parameters"] == record["bellm"]["parameters"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from sentsmith.encoders.template import IN_CONTEXT, REPRESENTATIVE_WORD, Template
+from sentsmith.errors import SettingsError
 from sentsmith.methods.bellm.settings import BellmSettings
 from sentsmith.training.settings import Recipe as SharedRecipe
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Recipe(SharedRecipe):
-    """A BeLLM recipe; ``model`` is a decoder, ``data.train`` holds triplets, or C-STS's rows."""
+    """A BeLLM recipe; ``model`` is a decoder, or a model of BeLLM to go on with; rows are triplets, or C-STS's."""
 
     several_processes: ClassVar[bool] = True
     method: Literal["bellm"] = "bellm"
@@ -124,22 +125,14 @@ def build(recipe: Recipe, *, quantised: bool = True) -> SentenceTransformer:
         recipe: The settings.
         quantised: False loads the base in full precision, whatever the settings.
     """
-    from sentsmith.encoders.adapters import add_lora, quantisation
-    from sentsmith.encoders.decoder import make_encoder
+    from sentsmith.encoders.adapters import add_lora
+    from sentsmith.encoders.loading import resolve
+    from sentsmith.methods.bellm.encoder import is_saved_decoder
     from sentsmith.methods.bellm.settings import first_layer
 
     settings = recipe.bellm
-    model = make_encoder(
-        recipe.model,
-        template=recipe.template,
-        both_ways_from=None,
-        readout=settings.readout,
-        pad_leak=settings.pad_leak,
-        full_stop=settings.full_stop,
-        layers=settings.layers,
-        added_layers=settings.added_layers,
-        model_kwargs=quantisation(settings.quantise if quantised else "none"),
-    )
+    again = is_saved_decoder(resolve(recipe.model))
+    model = _of_our_own(recipe) if again else _of_a_decoder(recipe, quantised=quantised)
     decoder: Any = model[0]
     depth = decoder.model.config.num_hidden_layers
     first = first_layer(settings.both_ways_from, depth - settings.added_layers)
@@ -152,7 +145,49 @@ def build(recipe: Recipe, *, quantised: bool = True) -> SentenceTransformer:
         enable = getattr(decoder.model, name, None) or decoder.model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     if settings.tuning == "lora":
-        add_lora(decoder.model, rank=settings.lora.rank, alpha=settings.lora.alpha, dropout=settings.lora.dropout)
+        folder = Path(recipe.model)
+        base = str(folder.resolve()) if folder.is_dir() else recipe.model
+        add_lora(decoder.model, **settings.lora.model_dump(), base=base)
+    return model
+
+
+def _of_a_decoder(recipe: Recipe, *, quantised: bool) -> SentenceTransformer:
+    from sentsmith.encoders.adapters import quantisation
+    from sentsmith.encoders.decoder import make_encoder
+
+    settings = recipe.bellm
+    return make_encoder(
+        recipe.model,
+        template=recipe.template,
+        readout=settings.readout,
+        pad_leak=settings.pad_leak,
+        full_stop=settings.full_stop,
+        layers=settings.layers,
+        added_layers=settings.added_layers,
+        model_kwargs=quantisation(settings.quantise if quantised else "none"),
+    )
+
+
+def _of_our_own(recipe: Recipe) -> SentenceTransformer:
+    """Go on with a model that was trained before, under the settings of this recipe."""
+    from sentsmith.methods.bellm.encoder import encoder_of
+
+    settings = recipe.bellm
+    for name, plain in (("quantise", "none"), ("added_layers", 0), ("pad_leak", False), ("save", "merged")):
+        if getattr(settings, name) != plain:
+            raise SettingsError(
+                f"bellm.{name} is for a decoder as it came, and {recipe.model!r} is a model of BeLLM already; leave it "
+                f"{plain!r}, or begin with the decoder"
+            )
+    model = encoder_of(
+        recipe.model,
+        template=recipe.template,
+        readout=settings.readout,
+        full_stop=settings.full_stop,
+        layers=settings.layers,
+    )
+    decoder: Any = model[0]
+    decoder.pad_leak = settings.pad_leak
     return model
 
 
