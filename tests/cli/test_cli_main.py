@@ -14,7 +14,7 @@ from sentsmith.cli import console
 from sentsmith.cli import main as main_module
 from sentsmith.errors import InputError, MissingExtraError, SentsmithError
 
-VERBS = ("audit", "embed", "evaluate", "index", "quickstart", "report", "search", "train")
+VERBS = ("audit", "embed", "encoder", "evaluate", "index", "quickstart", "report", "search", "train", "words")
 
 
 @pytest.fixture
