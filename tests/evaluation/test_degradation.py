@@ -54,6 +54,7 @@ def test_tests_are_read_only_where_they_are_asked_for(tiny_bert, sts_dir):
     assert [row[0] for row in rows] == ["0", "1", "2"]
 
 
+@pytest.mark.slow
 def test_the_command_draws_and_the_report_shows(command, tiny_bert, tiny_llama, sts_dir, tmp_path):
     out = tmp_path / "out"
     code, stdout, _ = command(

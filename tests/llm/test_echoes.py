@@ -258,6 +258,7 @@ def test_the_command(folder, translate, sentences, round_trip):
     assert list(read_translations(folder / "o.jsonl")) == rows[:6]
 
 
+@pytest.mark.slow
 def test_standard_input_a_column_and_beams(folder, translate, sentences, round_trip, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n\n".join(sentences[:4]).encode())))
     assert translate("-", "in.tsv")[0] == 0

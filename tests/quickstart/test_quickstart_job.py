@@ -84,6 +84,7 @@ def test_own_text_is_split_into_training_and_a_next_sentence_task(tmp_path, tiny
     assert outcome.record["warnings"]  # this text was not audited
 
 
+@pytest.mark.slow
 def test_a_training_that_was_finished_is_not_done_again(tmp_path, sample_run, tiny_bert):
     import shutil
 

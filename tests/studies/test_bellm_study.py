@@ -15,7 +15,7 @@ def study(study_of):
 
 def test_every_row_resolves_and_has_a_name_of_its_own(study):
     trained = [*study.TRAINED, *study.OTHERS]
-    rows = [*study.START, *trained, *study.TEST, *study.INSIDE]
+    rows = [*study.START, *trained, *study.TEST]
     assert len(rows) == len({row.name for row in rows})
     settings = set()
     for row in trained:
@@ -30,6 +30,6 @@ def test_every_row_resolves_and_has_a_name_of_its_own(study):
 def test_what_is_looked_at_has_been_made(study):
     made = {f"{{runs}}/{row.name}-{{seed}}" for row in (*study.TRAINED, *study.OTHERS)}
     made |= {row.model for row in study.START}
-    assert all(row.model in made for row in (*study.TEST, *study.INSIDE))
+    assert all(row.model in made for row in study.TEST)
     several = {row.name for row in study.TEST if row.seeds is None}
     assert several == {"test-lora", *(f"test-trained-{start}-{readout}" for start, readout in study.CHOSEN)}

@@ -66,6 +66,7 @@ def test_killed_among_the_teachers(
     assert_same(folder, whole)
 
 
+@pytest.mark.slow
 def test_killed_in_training(
     tmp_path,
     distill_settings,

@@ -39,6 +39,7 @@ def test_families_and_attention_from_folder_to_loss_and_back(save_tiny, sentence
     assert found[0] == pytest.approx(found[1], abs=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "family", "batch_size", "rates", "pooler"),
     [

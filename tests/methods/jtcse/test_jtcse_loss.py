@@ -193,6 +193,7 @@ def of_two(rank, folder, sentences):
     return found
 
 
+@pytest.mark.slow
 def test_two_processes_get_the_gradients_of_one(in_two_processes, model, features, sentences, tmp_path):
     for bit, seed in SEEDS.items():
         torch.manual_seed(seed)
