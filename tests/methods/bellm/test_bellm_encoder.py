@@ -61,9 +61,13 @@ def test_one_of_ours_is_changed_as_if_made_so(changes, ours, tiny_llama, texts, 
     assert np.abs(changed.encode(texts) - sentsmith.load(ours).encode(texts)).max() > 1e-4
 
 
-def test_layers_that_are_left_look_as_they_did(ours, tmp_path):
+def test_layers_that_are_left_look_as_they_did(ours, tmp_path, caplog):
     facts = write_encoder(ours, tmp_path / "short", layers=1, final_norm=False)
     assert (facts["layers"], facts["both_ways_from"], facts["final_norm"]) == (1, None, False)
+    assert "those from 1 on, are not among the 1 that are kept: none looks both ways now" in caplog.text
+    caplog.clear()
+    encoder_of(ours, layers=1, both_ways_from="none")
+    assert "none looks" not in caplog.text
     with pytest.raises(SettingsError, match="was taken off"):
         encoder_of(tmp_path / "short", final_norm=True)
     with pytest.raises(SettingsError, match="the first 3 layers of 2"):

@@ -14,10 +14,11 @@ from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
 from sentsmith.errors import SettingsError
 from sentsmith.methods.bellm import recipe
-from sentsmith.methods.bellm.settings import first_layer
+from sentsmith.methods.bellm.settings import BellmSettings, first_layer
 from sentsmith.methods.registry import load_recipe
 
 LORA = {"rank": 4, "alpha": 8.0}
+ANGLE = ("bellm.angle_weight=1", "bellm.contrastive_weight=0")
 CONDITIONAL = ("bellm.rows=conditional", "bellm.template=null", "training.max_length=60")
 
 
@@ -129,14 +130,16 @@ def test_a_trained_model_is_gone_on_with(bellm_tiny, bellm_settings, tmp_path, s
     record = bellm_tiny(tmp_path / "second", *again)
     assert record["bellm"]["both_ways_from"] == 1
     assert not np.allclose(vectors(load(tmp_path / "second"), sentences[:4]), vectors(wanted, sentences[:4]), atol=1e-3)
-    for refused in ("added_layers=1", "pad_leak=true", "save=adapter", "quantise=nf4"):
+    for refused in ("added_layers=1", "save=adapter", "quantise=nf4"):
         with pytest.raises(SettingsError, match=f"bellm.{refused.partition('=')[0]} is for a decoder as it came"):
             recipe.build(settings.resolve(recipe.Recipe, bellm_settings, [*again, f"bellm.{refused}"]))
 
 
 @pytest.mark.slow
 def test_all_weights(bellm_tiny, tmp_path, saved_weights, tiny_llama):
-    record = bellm_tiny(tmp_path / "m", "bellm.tuning=full", "training.blend=0.5", "bellm.added_layers=1")
+    record = bellm_tiny(
+        tmp_path / "m", "bellm.tuning=full", "bellm.lora={}", "training.blend=0.5", "bellm.added_layers=1"
+    )
     assert record["bellm"]["trained_parameters"] == record["bellm"]["parameters"]
     assert record["bellm"]["layers"] == 3
     assert all("0.model.embed_tokens.weight" in names for _, names in saved_weights)
@@ -146,11 +149,35 @@ def test_all_weights(bellm_tiny, tmp_path, saved_weights, tiny_llama):
 
 
 @pytest.mark.slow
-def test_added_layers_look_both_ways_and_only_those(bellm_settings):
-    for given, wanted in ((None, 2), ("n-1", 1), (0, 0)):
-        resolved = settings.resolve(recipe.Recipe, bellm_settings, ["bellm.added_layers=2"])
-        resolved = resolved.model_copy(update={"bellm": resolved.bellm.model_copy(update={"both_ways_from": given})})
-        assert recipe.build(resolved)[0].both_ways_from == wanted
+def test_added_layers_look_both_ways_and_with_them_those_that_are_asked_for(bellm_settings):
+    for given, wanted in (("null", 2), ("n-1", 1), (0, 0)):
+        overrides = ["bellm.added_layers=2", f"bellm.both_ways_from={given}"]
+        model = recipe.build(settings.resolve(recipe.Recipe, bellm_settings, overrides))
+        assert model[0].both_ways_from == wanted
+
+
+def test_what_a_recipe_leaves_open_stays_the_model_s_own(bellm_tiny, bellm_settings, tiny_llama, data, tmp_path):
+    own = make_encoder(tiny_llama, template="the {sentence} reads", pad_leak=True, full_stop=True, device="cpu")
+    own.save_pretrained(str(tmp_path / "own"))
+    overrides = [f"model={tmp_path / 'own'}", "bellm.template=null", "training.max_steps=1"]
+    found = bellm_tiny(tmp_path / "m", *overrides)["bellm"]
+    kept = {name: found[name] for name in ("template", "full_stop", "pad_leak", "both_ways_from", "readout")}
+    assert kept == {
+        "template": "the {sentence} reads",
+        "full_stop": True,
+        "pad_leak": True,
+        "both_ways_from": 0,
+        "readout": "last",
+    }
+    card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
+    assert "prompt: `the {sentence} reads`" in card
+    assert "Vectors depend on the sentences of a batch" in " ".join(card.split())
+    changes = ["bellm.full_stop=false", "bellm.pad_leak=false", "bellm.template=a {sentence} ,"]
+    decoder = recipe.build(settings.resolve(recipe.Recipe, bellm_settings, [*overrides, *changes]))[0]
+    assert (decoder.full_stop, decoder.pad_leak, decoder.template) == (False, False, "a {sentence} ,")
+    conditional = [*overrides, "bellm.rows=conditional"]
+    with pytest.raises(SettingsError, match=r"the model's own prompt.* 'the \{sentence\} reads': \{condition\} is for"):
+        recipe.build(settings.resolve(recipe.Recipe, bellm_settings, conditional))
 
 
 def test_conditional_rows(bellm_tiny, data, tmp_path):
@@ -172,7 +199,7 @@ def test_a_killed_run_goes_on(
 ):
     overrides = (
         "training.max_steps=5", "training.save_steps=2", "training.eval_steps=1", "data.held_out=0.2",
-        f"bellm.tuning={tuning}", "bellm.layer_recompute=true",
+        f"bellm.tuning={tuning}", "bellm.lora={}", "bellm.layer_recompute=true",
     )  # fmt: skip
     bellm_tiny(tmp_path / "whole", *overrides)
     folder = killed_training(tmp_path / "here", bellm_settings, overrides, blocked_at(4))
@@ -196,6 +223,13 @@ def test_four_bits(bellm_tiny, tmp_path, sentences):
     np.testing.assert_allclose(vectors(first, sentences[:8]), vectors(second, sentences[:8]), atol=2e-5)
 
 
+def test_the_card_tells_that_the_scores_are_those_in_four_bits(bellm_settings):
+    for quantise, told in (("nf4", True), ("none", False)):
+        resolved = settings.resolve(recipe.Recipe, bellm_settings, [f"bellm.quantise={quantise}"])
+        notes = recipe._notes(resolved, recipe.build(resolved, quantised=False))
+        assert any("scores on held-out data during the training are those in 4 bits" in note for note in notes) == told
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -206,10 +240,17 @@ def test_four_bits(bellm_tiny, tmp_path, sentences):
         (("bellm.save=adapter", "bellm.added_layers=1"), "bellm.save adapter holds no bellm.layers or added_layers"),
         (("training.blend=0.5",), "an average of adapters is none of models; use bellm.tuning full"),
         (("bellm.added_layers=1", "bellm.quantise=nf4"), "bellm.added_layers copies weights"),
+        (("bellm.tuning=full",), "bellm.lora is the adapter's, which bellm.tuning full has not"),
+        (("bellm.both_ways_from=null", "bellm.pad_leak=true"), "bellm.pad_leak is for layers that look both ways"),
+        (("bellm.both_ways_from=none", "bellm.pad_leak=true"), "bellm.pad_leak is for layers that look both ways"),
+        ((*ANGLE, "bellm.temperature=0.1"), "bellm.temperature is the contrastive loss's, whose weight is 0"),
+        ((*ANGLE, "bellm.mask_duplicates=false"), "bellm.mask_duplicates is the contrastive loss's, whose weight is 0"),
         (("bellm.rows=conditional",), "{condition} is for bellm.rows conditional, and needed"),
         (("bellm.template=by {condition} {sentence}",), "{condition} is for bellm.rows conditional, and needed"),
         (("bellm.template=none",), "it needs {sentence} once"),
-        ((*CONDITIONAL, "bellm.cosine_weight=1"), "cosine_weight and angle_weight are for bellm.rows triplets"),
+        ((*CONDITIONAL, "bellm.cosine_weight=1"), "bellm.cosine_weight is for bellm.rows triplets"),
+        ((*CONDITIONAL, "bellm.temperature=0.1"), "bellm.temperature is for bellm.rows triplets"),
+        ((*CONDITIONAL, "bellm.mask_duplicates=false"), "bellm.mask_duplicates is for bellm.rows triplets"),
         (("bellm.hinge_weight=2",), "bellm.hinge_weight is for bellm.rows conditional"),
         (("bellm.contrastive_weight=0",), "the weights of all terms of the loss are 0"),
         (("bellm.both_ways_from=-1",), "must be 0 or more, n-1, n-2, n/2"),
@@ -226,8 +267,10 @@ def test_settings_that_are_refused(bellm_settings, overrides, message):
 
 
 def test_layers_counted_from_the_end():
-    given = (None, 3, "n-1", "n - 2", "n/2", "n/5", "n/1", "n-32")
-    assert [first_layer(each, 32) for each in given] == [None, 3, 31, 30, 16, 6, 32, 0]
+    given = (None, "none", "null", 3, "3", "n-1", "n - 2", "n/2", "n/5", "n/1", "n-32")
+    assert [first_layer(each, 32) for each in given] == [None, None, None, 3, 3, 31, 30, 16, 6, 32, 0]
+    for each, kept in {"none": None, "null": None, "3": 3, "n/2": "n/2"}.items():
+        assert BellmSettings(both_ways_from=each).both_ways_from == kept
     with pytest.raises(SettingsError, match="'n-33': the model has 32 layers; give 0 for all of them"):
         first_layer("n-33", 32)
     for wrong in ("n", "n-0", "n/0", "2n", "n+1"):
@@ -244,4 +287,4 @@ def test_a_layer_that_is_not_there(bellm_tiny, tmp_path):
 def test_the_recipe_that_ships(data):
     resolved, _ = load_recipe("bellm-small", [f"data.train={data['triplets']}"])
     assert (resolved.bellm.both_ways_from, resolved.bellm.readout, resolved.bellm.tuning) == ("n/2", "mean", "full")
-    assert resolved.template == 'The representative word for sentence {sentence} is:"'
+    assert resolved.bellm.template is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,7 @@ from sentsmith.errors import InputError, SettingsError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-NO_LAYER = ("none", "null")
-"""Said, the one or the other, of the first layer that looks both ways: there is none."""
+logger = logging.getLogger(__name__)
 
 _DECODER = "sentsmith.encoders.decoder.Decoder"
 
@@ -50,8 +50,9 @@ def encoder_of(
     Args:
         name: The folder or hub name of a decoder, or the folder of a saved model that begins with one.
         template: The prompt.
-        both_ways_from: The first layer that looks both ways, of the layers that are kept: a number, its digits,
-            ``n-2``, ``n/2``, …, or ``none``. With fewer layers and None, those that are left look as they did.
+        both_ways_from: The first layer that looks both ways, of the layers that are kept: a number, ``n-2``, ``n/2``,
+            …, or ``none`` (:func:`sentsmith.methods.bellm.settings.first_layer`). With fewer layers and None, those
+            that are left look as they did; that none of them does any more is warned of.
         readout: What is read of the tokens.
         full_stop: End sentences as the authors' evaluation does.
         layers: Keep so many, the first ones.
@@ -81,10 +82,18 @@ def encoder_of(
     decoder, _ = _parts(model)
     if merge:
         merge_adapter(decoder.model)
+    looked = decoder.both_ways_from
     _cut(decoder, layers, final_norm=final_norm)
     _read(model, template, readout, full_stop=full_stop)
     if both_ways_from is not None:
         _look(decoder, both_ways_from)
+    elif looked is not None and decoder.both_ways_from is None:
+        logger.warning(
+            "the layers that look both ways, those from %d on, are not among the %d that are kept: none looks both "
+            "ways now; for some that do, give the first of them",
+            looked,
+            decoder.model.config.num_hidden_layers,
+        )
     _warn(model)
     return model
 
@@ -141,12 +150,9 @@ def _parts(model: SentenceTransformer) -> tuple[Any, Any]:
 
 
 def _look(decoder: Any, given: int | str) -> None:
-    """Let the layers look both ways from there on; ``given`` may be digits, or one of :data:`NO_LAYER`."""
     from sentsmith.methods.bellm.settings import first_layer
 
-    start = int(given) if isinstance(given, str) and given.isdecimal() else given
-    depth = decoder.model.config.num_hidden_layers
-    decoder.look_both_ways(None if start in NO_LAYER else first_layer(start, depth))
+    decoder.look_both_ways(first_layer(given, decoder.model.config.num_hidden_layers))
 
 
 def _cut(decoder: Any, layers: int | None, *, final_norm: bool | None) -> None:

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from sentsmith.encoders.template import IN_CONTEXT, REPRESENTATIVE_WORD, Template
 from sentsmith.errors import SettingsError
-from sentsmith.methods.bellm.settings import BellmSettings
+from sentsmith.methods.bellm.settings import BellmSettings, LoraSettings
 from sentsmith.training.settings import Recipe as SharedRecipe
 
 if TYPE_CHECKING:
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from sentsmith.encoders.chunked import Chunking
     from sentsmith.training.data import TrainingRows
     from sentsmith.training.selection import Judge
+
+
+# What is read of rows of one kind only.
+_OF_ROWS = {
+    **dict.fromkeys(
+        ("contrastive_weight", "cosine_weight", "angle_weight", "temperature", "mask_duplicates"), "triplets"
+    ),
+    "hinge_weight": "conditional",
+}
 
 
 class Recipe(SharedRecipe):
@@ -32,6 +41,8 @@ class Recipe(SharedRecipe):
     def _settings_that_do_not_go_together(self) -> Self:
         settings, lora = self.bellm, self.bellm.tuning == "lora"
         cut = settings.added_layers > 0 or settings.layers is not None
+        looks = settings.added_layers > 0 or settings.both_ways_from is not None
+        changed = _changed(settings)
         refused = {
             "data.column is for sentences; these rows are found by their columns' names": self.data.column is not None,
             "bellm.quantise freezes the base, so it needs bellm.tuning lora": settings.quantise != "none" and not lora,
@@ -45,6 +56,18 @@ class Recipe(SharedRecipe):
             "bellm.added_layers copies weights, which bellm.quantise has not whole": (
                 settings.added_layers > 0 and settings.quantise != "none"
             ),
+            "bellm.lora is the adapter's, which bellm.tuning full has not": settings.lora != LoraSettings()
+            and not lora,
+            "bellm.pad_leak is for layers that look both ways, and bellm.both_ways_from is null": (
+                settings.pad_leak is True and not looks
+            ),
+            # Rows that are held out are judged by a contrast at this temperature too.
+            "bellm.temperature is the contrastive loss's, whose weight is 0": (
+                "temperature" in changed and not settings.contrastive_weight and not self.data.kept_apart
+            ),
+            "bellm.mask_duplicates is the contrastive loss's, whose weight is 0": (
+                "mask_duplicates" in changed and not settings.contrastive_weight
+            ),
         }
         for message, wrong in refused.items():
             if wrong:
@@ -53,24 +76,24 @@ class Recipe(SharedRecipe):
         return self
 
     def _check_rows(self) -> None:
-        settings, conditional = self.bellm, self.bellm.rows == "conditional"
-        if ("condition" in Template(self.template).fields) != conditional:
-            raise ValueError(
-                f"bellm.template {self.template!r}: {{condition}} is for bellm.rows conditional, and needed"
-            )
-        weights = (settings.contrastive_weight, settings.cosine_weight, settings.angle_weight)
-        if conditional and weights != (1.0, 0.0, 0.0):
-            raise ValueError("bellm.contrastive_weight, cosine_weight and angle_weight are for bellm.rows triplets")
-        if not conditional and settings.hinge_weight != 1.0:
-            raise ValueError("bellm.hinge_weight is for bellm.rows conditional")
-        if not any(weights):
+        settings = self.bellm
+        if settings.template is not None:
+            _check_prompt("bellm.template", settings.template, settings)
+        wrong = [name for name in _changed(settings) if _OF_ROWS.get(name, settings.rows) != settings.rows]
+        if wrong:
+            raise ValueError(f"bellm.{wrong[0]} is for bellm.rows {_OF_ROWS[wrong[0]]}")
+        if not any((settings.contrastive_weight, settings.cosine_weight, settings.angle_weight)):
             raise ValueError("the weights of all terms of the loss are 0: there is nothing to train for")
 
-    @property
-    def template(self) -> str:
-        """The prompt: the one given, or the paper's for the rows."""
-        paper = IN_CONTEXT if self.bellm.rows == "conditional" else REPRESENTATIVE_WORD
-        return self.bellm.template or paper
+
+def _changed(settings: BellmSettings) -> list[str]:
+    """Return the settings that are not as they are by default."""
+    return [name for name, field in BellmSettings.model_fields.items() if getattr(settings, name) != field.default]
+
+
+def _check_prompt(whose: str, template: str, settings: BellmSettings) -> None:
+    if ("condition" in Template(template).fields) != (settings.rows == "conditional"):
+        raise SettingsError(f"{whose} {template!r}: {{condition}} is for bellm.rows conditional, and needed")
 
 
 def run(
@@ -156,12 +179,13 @@ def _of_a_decoder(recipe: Recipe, *, quantised: bool) -> SentenceTransformer:
     from sentsmith.encoders.decoder import make_encoder
 
     settings = recipe.bellm
+    paper = IN_CONTEXT if settings.rows == "conditional" else REPRESENTATIVE_WORD
     return make_encoder(
         recipe.model,
-        template=recipe.template,
+        template=settings.template or paper,
         readout=settings.readout,
-        pad_leak=settings.pad_leak,
-        full_stop=settings.full_stop,
+        pad_leak=bool(settings.pad_leak),
+        full_stop=bool(settings.full_stop),
         layers=settings.layers,
         added_layers=settings.added_layers,
         model_kwargs=quantisation(settings.quantise if quantised else "none"),
@@ -169,11 +193,11 @@ def _of_a_decoder(recipe: Recipe, *, quantised: bool) -> SentenceTransformer:
 
 
 def _of_our_own(recipe: Recipe) -> SentenceTransformer:
-    """Go on with a model that was trained before, under the settings of this recipe."""
+    """Go on with a model that was trained before: its own prompt, full stops and padding where none are set."""
     from sentsmith.methods.bellm.encoder import encoder_of
 
     settings = recipe.bellm
-    for name, plain in (("quantise", "none"), ("added_layers", 0), ("pad_leak", False), ("save", "merged")):
+    for name, plain in (("quantise", "none"), ("added_layers", 0), ("save", "merged")):
         if getattr(settings, name) != plain:
             raise SettingsError(
                 f"bellm.{name} is for a decoder as it came, and {recipe.model!r} is a model of BeLLM already; leave it "
@@ -181,13 +205,18 @@ def _of_our_own(recipe: Recipe) -> SentenceTransformer:
             )
     model = encoder_of(
         recipe.model,
-        template=recipe.template,
+        template=settings.template,
         readout=settings.readout,
         full_stop=settings.full_stop,
         layers=settings.layers,
+        both_ways_from="none",  # `build` has the layers look as the recipe says
     )
     decoder: Any = model[0]
-    decoder.pad_leak = settings.pad_leak
+    _check_prompt(
+        "the model's own prompt, in place of which bellm.template could give another,", decoder.template, settings
+    )
+    if settings.pad_leak is not None:
+        decoder.pad_leak = settings.pad_leak
     return model
 
 
@@ -196,7 +225,8 @@ def _merged(recipe: Recipe, model: SentenceTransformer) -> SentenceTransformer:
     from sentsmith.training.weights import put_weights, trained_weights
 
     if recipe.bellm.quantise != "none":
-        # The adapter goes onto the weights that 4 bits stand for, not onto the 4 bits.
+        # The adapter goes onto the decoder's own weights. What it was trained on, the values that 4 bits stand for,
+        # is a little off them.
         whole = build(recipe, quantised=False)
         put_weights(whole, trained_weights(model))
         model = whole
@@ -240,10 +270,14 @@ def _conditional_judge(recipe: Recipe, rows: TrainingRows) -> Judge | None:
 
 def _facts(model: SentenceTransformer) -> dict[str, Any]:
     decoder: Any = model[0]
+    reader: Any = model[1]
     return {
         "layers": decoder.model.config.num_hidden_layers,
         "both_ways_from": decoder.both_ways_from,
+        "readout": reader.readout,
         "template": decoder.template,
+        "full_stop": decoder.full_stop,
+        "pad_leak": decoder.pad_leak,
         "parameters": sum(weights.numel() for weights in model.parameters()),
         "trained_parameters": sum(weights.numel() for weights in model.parameters() if weights.requires_grad),
     }
@@ -253,9 +287,14 @@ def _notes(recipe: Recipe, model: SentenceTransformer) -> list[str]:
     facts = _facts(model)
     seen = "none" if facts["both_ways_from"] is None else f"{facts['both_ways_from']} to {facts['layers'] - 1}"
     method = f"Method: BeLLM (Li and Li 2024): layers that look both ways: {seen} (of 0 to {facts['layers'] - 1})"
-    notes = [f"{method}; readout: {recipe.bellm.readout}; prompt: `{recipe.template}`, which the model adds itself."]
-    if recipe.bellm.pad_leak:
+    notes = [f"{method}; readout: {facts['readout']}; prompt: `{facts['template']}`, which the model adds itself."]
+    if facts["pad_leak"]:
         notes.append("As in the authors' code, not in the paper: pad_leak. Vectors depend on the sentences of a batch.")
+    if recipe.bellm.quantise != "none":
+        notes.append(
+            "The adapter was trained on weights in 4 bits and is saved for (or merged into) those in full precision. "
+            "The scores on held-out data during the training are those in 4 bits."
+        )
     if recipe.bellm.save == "adapter":
         notes.append(f"An adapter: loading it needs its base, `{recipe.model}`, in the place it had.")
     return notes

@@ -12,13 +12,14 @@ from sentsmith.errors import SettingsError
 from sentsmith.settings import Settings
 
 _FROM_THE_END = re.compile(r"n([-/])([1-9]\d*)")
+_NO_LAYER = ("none", "null")
 
 
 class LoraSettings(Settings):
     """The adapter; read with ``tuning: lora`` only."""
 
     rank: int = Field(default=32, ge=1, description="Rank of the update of each weight")
-    alpha: float = Field(default=32.0, gt=0.0, description="Its scale, times the rank")
+    alpha: float = Field(default=32.0, gt=0.0, description="The update is multiplied by alpha / rank")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Of what the adapter reads")
 
 
@@ -28,24 +29,31 @@ class BellmSettings(Settings):
     both_ways_from: int | str | None = Field(
         default="n-1",
         description="The first layer that looks both ways, of n: a number from 0, or n-1 (the last alone, the paper), "
-        "n-2, n/2, …; null: none. With readout last, n-1 changes nothing",
+        "n-2, n/2, …; none (or null): no layer. With readout last, n-1 changes nothing",
     )
     readout: ReadoutName = Field(
         default="last", description="last: the prompt's last token; mean: the sentence's own tokens; all: all tokens"
     )
     template: str | None = Field(
         default=None,
-        description="The prompt, with {sentence}, and {condition} for conditional rows; null: the paper's for the rows",
+        description="The prompt, with {sentence}, and {condition} for conditional rows; null: the model's own, of a "
+        "plain decoder the paper's for the rows",
     )
-    full_stop: bool = Field(default=False, description="End sentences as the authors' evaluation does")
-    pad_leak: bool = Field(
-        default=False, description="Let the layers that look both ways see padding, as the authors' code does"
+    full_stop: bool | None = Field(
+        default=None,
+        description="End sentences as the authors' evaluation does; null: as the model does, a plain decoder does not",
+    )
+    pad_leak: bool | None = Field(
+        default=None,
+        description="Let the layers that look both ways see padding, as the authors' code does; null: as the model "
+        "does, a plain decoder does not",
     )
     layers: int | None = Field(default=None, ge=1, description="Keep the first layers only; null: all")
     added_layers: int = Field(
         default=0,
         ge=0,
-        description="Append so many copies of the last layer, and let them look both ways (the paper's Addition)",
+        description="Append so many copies of the last layer of a plain decoder, and let them look both ways (the "
+        "paper's Addition: 1, with both_ways_from null and tuning full; with lora the copies learn by the adapter only)",
     )
     rows: Literal["triplets", "conditional"] = Field(
         default="triplets",
@@ -56,10 +64,11 @@ class BellmSettings(Settings):
     )
     lora: LoraSettings = LoraSettings()
     quantise: Literal["none", "nf4"] = Field(
-        default="none", description="nf4: the frozen base in 4 bits (bitsandbytes); with tuning lora"
+        default="none", description="nf4: a plain decoder's frozen weights in 4 bits (bitsandbytes); with tuning lora"
     )
     save: Literal["merged", "adapter"] = Field(
-        default="merged", description="A whole model, or the adapter alone, which needs its base to be loaded"
+        default="merged",
+        description="A whole model; or the adapter alone, of a plain decoder, which is needed to load it",
     )
     layer_recompute: bool = Field(
         default=False, description="Gradient checkpointing: each layer's activations are computed again"
@@ -79,9 +88,10 @@ class BellmSettings(Settings):
     @classmethod
     def _known(cls, value: int | str | None) -> int | str | None:
         if isinstance(value, str):
-            first_layer(value, 2**30)
-        elif value is not None and value < 0:
-            raise ValueError("must be 0 or more, n-1, n-2, n/2, …, or null for no layer")
+            first = first_layer(value, 2**30)
+            return first if first is None or value.strip().isdecimal() else value
+        if value is not None and value < 0:
+            raise ValueError("must be 0 or more, n-1, n-2, n/2, …, or none for no layer")
         return value
 
 
@@ -89,7 +99,7 @@ def first_layer(given: int | str | None, layers: int) -> int | None:
     """Return the index of the first layer that looks both ways.
 
     Args:
-        given: An index, ``n-K``, ``n/K`` (rounded down), or None.
+        given: An index or its digits, ``n-K``, ``n/K`` (rounded down), or for no layer None, ``none`` or ``null``.
         layers: n.
 
     Raises:
@@ -97,9 +107,13 @@ def first_layer(given: int | str | None, layers: int) -> int | None:
     """
     if given is None or isinstance(given, int):
         return given
+    if given.strip() in _NO_LAYER:
+        return None
+    if given.strip().isdecimal():
+        return int(given)
     match = _FROM_THE_END.fullmatch(given.replace(" ", ""))
     if match is None:
-        raise SettingsError(f"{given!r}: give the first layer as a number, n-1, n-2, n/2, …, or null")
+        raise SettingsError(f"{given!r}: give the first layer as a number, n-1, n-2, n/2, …, or none")
     number = int(match[2])
     first = layers - number if match[1] == "-" else layers // number
     if first < 0:
