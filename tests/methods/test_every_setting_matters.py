@@ -1,4 +1,7 @@
-"""Each setting changes the trained weights, what the run record says, or is refused; none is silently ignored."""
+"""Each setting changes the trained weights, what the run record says, or is refused; none is silently ignored.
+
+Those of BeLLM have a file of their own, bellm/test_every_bellm_setting.py.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,12 @@ from sentsmith import settings
 from sentsmith.encoders.loading import load
 from sentsmith.encoders.pooling import rebuilt
 from sentsmith.errors import SettingsError
-from sentsmith.methods import registry
-from sentsmith.methods.bellm import recipe as bellm
 from sentsmith.methods.distill import recipe as distill
 from sentsmith.methods.multicsr import recipe as multicsr
 from sentsmith.methods.ranking import recipe as ranking
 from sentsmith.methods.simcse.recipe import Recipe as SimcseRecipe
 from sentsmith.methods.whitening import recipe as whitening
 from sentsmith.training.trainer import Trainer
-
-WHERE = ("in the park", "on the river")
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +55,6 @@ def files(tmp_path_factory, sentences, tiny_bert, tiny_llama, sentence_file):
         "triplets": table("triplets.csv", names, thirds),
         "more_triplets": table("more.csv", names, [row[::-1] for row in thirds]),
         "repeated_triplets": table("repeated.csv", names, thirds[:6] * 4),
-        "questions": table("questions.csv", names, [[f"{text[:-1]}?" for text in row] for row in thirds]),
-        "conditions": table(
-            "conditions.csv",
-            [*names, "sentence1", "sentence2", "condition", "label"],
-            [
-                (*row, *row[:2], place, 1.0 + (i + j) % 5)
-                for i, row in enumerate(thirds)
-                for j, place in enumerate(WHERE)
-            ],
-        ),
         "lists": lists("lists.jsonl", sentences),
         "other_lists": lists("other.jsonl", sentences[::-1]),
         "cache": str(folder / "cache"),
@@ -209,34 +198,6 @@ RANKING = {
     "ranking.absolute_column_sign": (("ranking.omega=3",), "ranking.absolute_column_sign=true", differ),
     "ranking.log_epsilon": ((), "ranking.log_epsilon=0.1", differ),
 }
-# The prompts of the paper are long in a tiny tokenizer.
-_CONDITIONS = ("data.train={conditions}", "bellm.template=null", "training.max_length=60")
-_ANGLE = ("bellm.angle_weight=1",)
-# And of BeLLM; its optimizer and its rows are the shared ones.
-BELLM = {
-    "data.train": ((), "data.train={more_triplets}", differ),
-    "bellm.both_ways_from": ((), "bellm.both_ways_from=null", differ),
-    "bellm.readout": ((), "bellm.readout=mean", differ),
-    "bellm.template": ((), "bellm.template=the {{sentence}} .", differ),
-    "bellm.full_stop": (("data.train={questions}",), "bellm.full_stop=true", differ),
-    "bellm.pad_leak": ((), "bellm.pad_leak=true", differ),
-    "bellm.layers": ((), "bellm.layers=1", differ),
-    "bellm.added_layers": ((), "bellm.added_layers=1", differ),
-    "bellm.rows": (_CONDITIONS, "bellm.rows=conditional", differ),
-    "bellm.tuning": ((), "bellm.tuning=full", differ),
-    "bellm.lora.rank": ((), "bellm.lora.rank=2", differ),
-    "bellm.lora.alpha": ((), "bellm.lora.alpha=9", differ),
-    "bellm.lora.dropout": ((), "bellm.lora.dropout=0.5", differ),
-    "bellm.save": ((), "bellm.save=adapter", differ),
-    "bellm.temperature": ((), "bellm.temperature=0.5", differ),
-    "bellm.mask_duplicates": (("data.train={repeated_triplets}",), "bellm.mask_duplicates=false", differ),
-    "bellm.contrastive_weight": (_ANGLE, "bellm.contrastive_weight=0.3", differ),
-    "bellm.cosine_weight": ((), "bellm.cosine_weight=1", differ),
-    "bellm.angle_weight": ((), *_ANGLE, differ),
-    "bellm.hinge_weight": ((*_CONDITIONS, "bellm.rows=conditional"), "bellm.hinge_weight=0", differ),
-}
-# These have tests of their own below.
-BELLM_OTHERS = {"bellm.layer_recompute", "bellm.quantise"}
 OTHERS = {"method", "training.save_steps"}
 WHITENING = {
     "model": ((), "model={llama}", differ),
@@ -317,25 +278,6 @@ def ranking_run(tmp_path_factory, tiny_settings, files):
 
 
 @pytest.fixture(scope="module")
-def bellm_run(tmp_path_factory, tiny_settings, files):
-    """Return a function from overrides to (record, folder) of BeLLM's training; equal runs are done once."""
-    chosen = {"both_ways_from": 0, "template": "a {sentence} ,", "lora": {"rank": 4, "alpha": 4.0}}
-    data = {"train": files["triplets"], "held_out": 0.0}
-    steps = {**tiny_settings["training"], "max_steps": 2}
-    base = {"method": "bellm", "model": files["llama"], "data": data, "bellm": chosen, "training": steps}
-    done = {}
-
-    def run(*overrides):
-        if overrides not in done:
-            folder = tmp_path_factory.mktemp("run") / "model"
-            recipe = settings.resolve(bellm.Recipe, base, [text.format(**files) for text in overrides])
-            done[overrides] = bellm.run(recipe, folder), folder
-        return done[overrides]
-
-    return run
-
-
-@pytest.fixture(scope="module")
 def whitening_run(tmp_path_factory, tiny_bert, files):
     """Return a function from overrides to (record, folder) of whitening."""
     base = {"method": "whitening", "model": str(tiny_bert), "data": {"train": files["sentences"]}}
@@ -377,28 +319,6 @@ def test_ranking(ranking_run, setting):
     assert differs(ranking_run(*shared), ranking_run(*shared, change))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", BELLM)
-def test_bellm(bellm_run, setting):
-    shared, change, differs = BELLM[setting]
-    assert differs(bellm_run(*shared), bellm_run(*shared, change))
-
-
-@pytest.mark.slow
-def test_bellm_in_four_bits(bellm_run):
-    """Without the library the setting is refused."""
-    pytest.importorskip("bitsandbytes")
-    assert differ(bellm_run(), bellm_run("bellm.quantise=nf4"))
-
-
-def test_bellm_layer_recompute(files):
-    """It changes what is kept in memory, and nothing else (tests/encoders/test_both_ways.py: equal gradients)."""
-    for recompute in (False, True):
-        base = {"model": files["llama"], "data": {"train": "x"}, "bellm": {"layer_recompute": recompute}}
-        model = bellm.build(settings.resolve(bellm.Recipe, base))
-        assert model[0].model.is_gradient_checkpointing == recompute
-
-
 @pytest.mark.parametrize("setting", WHITENING)
 def test_whitening(whitening_run, setting):
     shared, change, differs = WHITENING[setting]
@@ -411,7 +331,6 @@ def test_no_setting_is_without_a_case():
     assert set(settings.keys_of(distill.TeacherSettings)) == set(DISTILL_TEACHERS)
     assert set(settings.keys_of(multicsr.Recipe)) == set(MULTICSR) | set(SHARED) | OTHERS
     assert set(settings.keys_of(ranking.Recipe)) == set(RANKING) | set(SHARED) | OTHERS
-    assert set(settings.keys_of(bellm.Recipe)) == set(BELLM) | set(SHARED) | BELLM_OTHERS | OTHERS
     assert set(settings.keys_of(whitening.Recipe)) == set(WHITENING) | {"method"}
 
 
@@ -455,38 +374,3 @@ def test_refused(tiny_settings, override, message):
 def test_whitening_has_no_settings_that_it_does_not_read(key):
     with pytest.raises(SettingsError, match=f"unknown setting '{key.split('.')[0]}"):
         settings.resolve(whitening.Recipe, {"data": {"train": "x"}}, [f"{key}=1"])
-
-
-@pytest.mark.parametrize("name", registry.recipe_names())
-def test_shipped_recipes_resolve(name):
-    recipe, module = registry.load_recipe(name)
-    assert isinstance(recipe, module.Recipe)
-    assert recipe.method == module.__name__.split(".")[-2]
-    # Comments say what a reader should know; a setting spelled twice would hide one.
-    text = (registry._shipped() / f"{name}.yaml").read_text(encoding="utf-8")
-    assert text.startswith("#")
-
-
-def test_published_settings():
-    recipe, _ = registry.load_recipe("simcse-bert-base")
-    assert (recipe.model, recipe.training.batch_size, recipe.training.learning_rate) == ("bert-base-uncased", 64, 3e-5)
-    assert (recipe.simcse.temperature, recipe.simcse.head, recipe.simcse.pooling) == (0.05, "training", "cls")
-    assert not recipe.simcse.mask_duplicates
-    recipe, _ = registry.load_recipe("simcse-supervised-bert-base")
-    assert (recipe.training.batch_size, recipe.training.learning_rate, recipe.training.epochs) == (512, 5e-5, 3)
-    assert (recipe.simcse.rows, recipe.simcse.head) == ("triplets", "kept")
-    for name, batch_size in (("bert", 64), ("roberta", 256)):
-        recipe, _ = registry.load_recipe(f"distill-{name}-base")
-        assert (recipe.training.batch_size, recipe.training.learning_rate) == (batch_size, 1e-5)
-        assert (recipe.distill.pooling, recipe.distill.normalized, recipe.training.eval_steps) == ("cls", False, 100)
-
-
-def test_recipes_and_methods_that_are_not_there(tmp_path):
-    with pytest.raises(Exception, match="did you mean 'simcse-small'"):
-        registry.load_recipe("simcse-smal")
-    (tmp_path / "r.yaml").write_text("method: simsce\ndata:\n  train: x\n")
-    with pytest.raises(SettingsError, match="method 'simsce' is unknown; did you mean 'simcse'"):
-        registry.load_recipe(tmp_path / "r.yaml")
-    (tmp_path / "r.yaml").write_text("data:\n  train: x\n")
-    with pytest.raises(SettingsError, match=r"method '' is unknown; methods: .*simcse, whitening"):
-        registry.load_recipe(tmp_path / "r.yaml")
