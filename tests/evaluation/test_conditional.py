@@ -150,3 +150,25 @@ def test_a_decoder_reads_its_prompt(tiny_llama, files):
     assert score_conditional(encoder, rows) == pytest.approx(spearman(cosine(*expected), LABELS))
     with pytest.raises(InputError, match=r"has no \{condition\}"):
         score_conditional(plain, rows)
+
+
+def test_a_model_that_cannot_take_a_suite_s_texts_is_refused_before_any_are_measured(
+    tiny_llama, files, sts_dir, tmp_path, monkeypatch
+):
+    from sentsmith.encoders.decoder import make_encoder
+
+    monkeypatch.setattr("sentsmith.evaluation.suite.measure", lambda *_, **__: pytest.fail("measured"))
+    models = {
+        name: as_encoder(make_encoder(tiny_llama, template=template, device="cpu"))
+        for name, template in (("plain", "a {sentence} ,"), ("conditional", "the {condition} {sentence} ,"))
+    }
+    for name, suites, message in (
+        ("plain", ["sts-dev", "conditional"], r"has no \{condition\}"),
+        ("conditional", ["conditional", "sts-dev"], r"wants \(sentence, condition\)"),
+        ("conditional", ["dependency"], r"wants \(sentence, condition\)"),
+    ):
+        given = files[:1] if "conditional" in suites else ()
+        with pytest.raises(InputError, match=message):
+            evaluate_models(
+                [name], models.get, suites=suites, data_dir=sts_dir, output=tmp_path / "out", conditional=given
+            )

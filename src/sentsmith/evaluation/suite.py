@@ -230,6 +230,16 @@ def _embedded(encoder: Encoder, tasks: Tasks) -> dict[str, Embedded]:
     return found
 
 
+def _try(encoder: Encoder, tasks: Tasks) -> None:
+    """Have the model encode a text of each kind, so that one that cannot is refused before hours of measuring.
+
+    Raises:
+        InputError: The model takes no condition and a suite brings one, or the reverse.
+    """
+    for conditional in {suite == CONDITIONAL for suite in tasks}:
+        Embedded([("a", "b") if conditional else "a"], encoder)
+
+
 def evaluate_models(
     names: Sequence[str],
     encoder_of: Callable[[str], Encoder],
@@ -275,6 +285,7 @@ def evaluate_models(
     for name, slug in zip(names, slugs, strict=True):
         encoder, place = encoder_of(name), folder if len(names) == 1 else folder / slug
         check_inside(encoder, tasks)
+        _try(encoder, tasks)
         results.append(measure(encoder, tasks, name=name))
         diagnosis = look_inside(encoder, tasks, diagnostics, results[-1])
         for task, predictions in results[-1].pop("submissions", {}).items():
