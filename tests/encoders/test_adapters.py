@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, GPT2Config, LlamaConfig
 
+from sentsmith.encoders import loading
 from sentsmith.encoders.adapters import add_lora, has_adapter, merge_adapter, quantisation
 from sentsmith.encoders.decoder import make_encoder
 from sentsmith.encoders.embedding import as_encoder
@@ -117,7 +119,13 @@ def test_saved_alone(encoder, tmp_path, sentences):
     model.save_pretrained(str(tmp_path / "m"), create_model_card=False)
     weights = list((tmp_path / "m").rglob("*.safetensors"))
     assert [file.name for file in weights] == ["adapter_model.safetensors"]
+    # By itself it would be put on a base that looks backwards only.
+    for loads in (AutoModel.from_pretrained, SentenceTransformer):
+        with pytest.raises(ValueError, match="Unrecognized model"):
+            loads(str(tmp_path / "m" / "0_Decoder"))
     again = load(tmp_path / "m", device="cpu")
+    # Saved again, it names its base as before.
+    assert again[0].model.peft_config["default"].base_model_name_or_path == str(base)
     assert again[0].both_ways_from == 0
     np.testing.assert_allclose(as_encoder(again).encode(sentences[:6]), vectors, atol=1e-6)
     # Loaded, it is whole, and is made into a model without the base.
@@ -128,9 +136,29 @@ def test_saved_alone(encoder, tmp_path, sentences):
     np.testing.assert_allclose(as_encoder(merged).encode(sentences[:6]), vectors, atol=2e-5)
     with pytest.raises(InputError) as caught:
         load(tmp_path / "m", device="cpu")
-    message = str(caught.value)
-    assert str(base) in message
+    message, config = str(caught.value), tmp_path / "m" / "0_Decoder" / "decoder_adapter_config.json"
+    assert f"is an adapter whose base {str(base)!r} is not there (" in message
+    assert message.endswith(f"put it back, or change base_model_name_or_path in {config}")
     assert "\n" not in message
+
+
+def test_the_base_is_found_as_any_model_is(encoder, tmp_path, monkeypatch, sentences):
+    model, base = encoder
+    vectors = as_encoder(model).encode(sentences[:6])
+    for adapter in model[0].model.peft_config.values():
+        adapter.base_model_name_or_path = "someone/base"
+    model.save_pretrained(str(tmp_path / "m"), create_model_card=False)
+    monkeypatch.setattr(loading, "_download", {"someone/base": base}.__getitem__)
+    again = load(tmp_path / "m", device="cpu")
+    np.testing.assert_allclose(as_encoder(again).encode(sentences[:6]), vectors, atol=1e-6)
+    assert again[0].model.peft_config["default"].base_model_name_or_path == "someone/base"
+    (base / "model.safetensors").rename(base / "pytorch_model.bin")
+    with pytest.raises(InputError, match="holds pickled weights"):
+        load(tmp_path / "m", device="cpu")
+    config = tmp_path / "m" / "0_Decoder" / "decoder_adapter_config.json"
+    config.write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="is no adapter's config with a base_model_name_or_path; save the model again"):
+        load(tmp_path / "m", device="cpu")
 
 
 def test_without_the_libraries(monkeypatch):

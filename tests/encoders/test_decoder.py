@@ -9,11 +9,22 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, GPT2Config, GPTNeoXConfig, MistralConfig, Qwen3Config
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModel,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
 
 import sentsmith
+from sentsmith.encoders import decoder
 from sentsmith.encoders.decoder import make_encoder
 from sentsmith.encoders.embedding import as_encoder
+from sentsmith.encoders.layers import final_norm_of
 from sentsmith.encoders.loading import load
 from sentsmith.errors import InputError, SentsmithError, SettingsError
 
@@ -180,6 +191,14 @@ def test_nothing_loads_it_as_if_it_were_causal(saved, sentences):
         SentenceTransformer(str(saved), device="cpu")
     with pytest.raises(ValueError, match="Unrecognized model"):
         AutoModel.from_pretrained(saved)
+    inside = next(saved.glob("0_*"))
+    for loads in (AutoModel.from_pretrained, SentenceTransformer):
+        with pytest.raises(ValueError, match="Unrecognized model"):
+            loads(str(inside))
+    for ours in (load, make_encoder):
+        with pytest.raises(InputError) as caught:
+            ours(inside)
+        assert str(caught.value) == f"{inside}: is part of a model, its decoder; give the model, {saved}"
     trusted = SentenceTransformer(str(saved), device="cpu", trust_remote_code=True)
     assert trusted[0].both_ways_from == 0
     np.testing.assert_array_equal(encode(trusted, sentences[:4]), encode(load(saved, device="cpu"), sentences[:4]))
@@ -203,6 +222,10 @@ def test_a_damaged_folder(saved, tmp_path):
     def no_sentence(values):
         values["template"] = "a"
 
+    def no_padding(values):
+        del values["pad_leak"]
+
+    assert damaged(no_padding).endswith("sentence_bert_config.json: has no 'pad_leak'; save the model again")
     assert "layer 9 cannot be the first that looks both ways" in damaged(too_deep)
     assert "it needs {sentence} once" in damaged(no_sentence)
 
@@ -217,7 +240,11 @@ def test_the_setting_without_effect_is_warned_of(encoder, caplog, sentences):
     caplog.clear()
     encoder(both_ways_from=1, readout="mean")
     encoder(both_ways_from=0)
+    # Padding that is seen changes the last token too.
+    encoder(both_ways_from=1, pad_leak=True)
     assert not caplog.records
+    encoder(layers=1, both_ways_from=0)
+    assert caplog.messages[0].endswith("for an effect, read the mean")
 
 
 def test_layers_are_kept_and_added(encoder, tmp_path, sentences):
@@ -226,8 +253,56 @@ def test_layers_are_kept_and_added(encoder, tmp_path, sentences):
     model.save_pretrained(str(tmp_path / "m"), create_model_card=False)
     again = load(tmp_path / "m", device="cpu")
     np.testing.assert_array_equal(encode(again, sentences[:5]), encode(model, sentences[:5]))
-    with pytest.raises(SettingsError, match="the first 3 layers of 2 cannot be kept"):
-        encoder(layers=3)
+    assert final_norm_of(again) is None
+    for count in (0, 3):
+        with pytest.raises(SettingsError, match=f"the first {count} layers of 2 cannot be kept"):
+            encoder(layers=count)
+
+
+@pytest.fixture
+def joining(sentences, tmp_path):
+    """Return a decoder whose tokenizer adds no token at the end and joins a sentence's last sign with the prompt's."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    texts = [f'the word for {text}{end}is:"' for text in sentences for end in ('"', ' ."', " ")]
+    backend.train_from_iterator(
+        [*texts, *['."', '?"'] * 50],
+        trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
+    )
+    folder = tmp_path / "joining"
+    model = AutoModel.from_config(LlamaConfig(**SHARED, vocab_size=300))
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64).save_pretrained(folder)
+    return folder
+
+
+def test_a_tokenizer_without_an_end_token(joining, sentences):
+    apart = make_encoder(joining, template='the word for {sentence} is:"', both_ways_from=0, device="cpu")
+    rows = apart.preprocess(["a dog", "a dog ."])
+    columns = rows["attention_mask"].sum(dim=1) - 1
+    assert {int(row[column]) for row, column in zip(rows["input_ids"], columns, strict=True)} == {apart[0].last_id}
+    # Here the sentence's own full stop goes into the last token: there is not one that ends every prompt.
+    joined = make_encoder(joining, template='the {sentence}"', both_ways_from=0, device="cpu")
+    rows = joined.preprocess(["a dog", "a dog."])
+    columns = rows["attention_mask"].sum(dim=1) - 1
+    assert len({int(row[column]) for row, column in zip(rows["input_ids"], columns, strict=True)}) == 2
+    assert joined[0].last_id is None
+    texts = ["a dog", "a dog.", "a dog?", *sentences[:3]]
+    vectors = encode(joined, texts)
+    for text, vector in zip(texts, vectors, strict=True):
+        with torch.no_grad():
+            tokens = joined[0](joined.preprocess([text]))["token_embeddings"][0]
+        np.testing.assert_allclose(vector, tokens[-1], atol=2e-5)
+
+
+def test_it_is_tried_again_on_another_device(encoder, monkeypatch):
+    model, tried = encoder(both_ways_from=0), []
+    monkeypatch.setattr(decoder, "check_sight", tried.append)
+    SentenceTransformer(modules=list(model), device="cpu")
+    assert tried == []
+    model[0]._tried_on = torch.device("cuda")
+    SentenceTransformer(modules=list(model), device="cpu")
+    assert tried == [model[0].model]
 
 
 def test_what_is_no_decoder(tiny_bert, tmp_path):

@@ -154,3 +154,16 @@ def test_encoding_leaves_the_random_numbers_alone(model, sentences):
     state = torch.get_rng_state()
     as_encoder(model).encode(sentences[:3])
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_cut_vectors_are_cut_block_by_block(tiny_bert, sentences):
+    """What is cut off is not kept until all sentences are through, nor behind the rows that are handed out."""
+    model = load(tiny_bert, device="cpu")
+    whole = ModelEncoder(model).encode(sentences[:10])
+    model.truncate_dim = 8
+    found = ModelEncoder(model).encode(sentences[:10])
+    assert found.flags.c_contiguous
+    np.testing.assert_array_equal(found, whole[:, :8])
+    with torch.no_grad():
+        block = ModelEncoder(model)._block(model, sentences[:4], 8)
+    assert block.base is None or block.base.nbytes == block.nbytes

@@ -44,7 +44,7 @@ def test_items_of_the_wrong_kind():
     plain = Template("{sentence} .")
     assert plain.values("a dog") == {"sentence": "a dog"}
     assert CONDITIONAL.values(["a dog", "size"]) == {"sentence": "a dog", "condition": "size"}
-    for item in ("ab", ("a",), ("a", "b", "c")):
+    for item in ("ab", ("a",), ("a", "b", "c"), ("a", None), ("a", 3), None, 7):
         with pytest.raises(InputError, match=r"wants \(sentence, condition\), not"):
             CONDITIONAL.values(item)
     with pytest.raises(InputError, match=r"has no \{condition\}, so it takes sentences, not \('a', 'b'\)"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sentsmith.errors import InputError
+from sentsmith.errors import InputError, SentsmithError
 from sentsmith.training.selection import BestKeeper
 from sentsmith.training.trainer import last_checkpoint
 
@@ -116,6 +116,12 @@ def test_killed_after_the_last_step(tmp_path, train_tiny, dev, monkeypatch, capl
     assert_same(tmp_path / "m", tmp_path / "whole")
     assert resumed["speed"]["steps"] == 3
     assert resumed["loss"] == whole["loss"]
+
+
+def test_a_checkpoint_of_another_version_is_refused(unfinished, train_tiny, overrides):
+    (unfinished / "work" / "checkpoint-9" / "trained.safetensors").unlink()
+    with pytest.raises(SentsmithError, match="an older version's; begin again with --overwrite"):
+        train_tiny(unfinished, *overrides, resume=True)
 
 
 def test_an_unfinished_run_is_not_begun_again_by_accident(unfinished, train_tiny, overrides):

@@ -19,7 +19,7 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: float, dropout: float,
     Args:
         model: A model of transformers, without an adapter.
         rank: Of the update, 1 or more.
-        alpha: Its scale, times ``rank``.
+        alpha: The update is multiplied by ``alpha / rank``.
         dropout: Of what the adapter reads, in [0, 1).
         base: Where the adapter, saved alone, will find the model: a folder, or a hub name, which means the same on
             another machine; None is where the model was loaded from, on this one.

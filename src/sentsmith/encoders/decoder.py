@@ -13,23 +13,29 @@ from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 
 from sentsmith.encoders.both_ways import both_ways_layers, check_sight, look_both_ways
+from sentsmith.encoders.decoder_folder import adapter_base, hide, shown
 from sentsmith.encoders.layers import append_layers, keep_layers
 from sentsmith.encoders.loading import loading_errors, refuse_pickled_weights, resolve
 from sentsmith.encoders.readout import Readout, ReadoutName
 from sentsmith.encoders.template import REPRESENTATIVE_WORD, Item, Template, tokenize, with_full_stop
-from sentsmith.errors import SettingsError
+from sentsmith.errors import InputError, SettingsError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
 
+_OWN_KEYS = ("template", "both_ways_from", "pad_leak", "full_stop", "final_norm")
+# What a last sentence may end in: tokenizers join signs, and letters with what follows them, each in its own way.
+_ENDINGS = ("a", "a.", "a?", 'a"', "a)", "\N{LATIN SMALL LETTER E WITH ACUTE}")
+
 
 class Decoder(Transformer):
     """A decoder of transformers, without its head, that reads each sentence inside a prompt.
 
     The prompt and the layers that look both ways are saved with the model and restored with it. It is saved in a folder
-    of its own below the model's, and under this class: nothing that does not know it can load it as if it were causal.
+    of its own below the model's, under this class, its configs under our names
+    (:mod:`sentsmith.encoders.decoder_folder`): nothing that does not know it can load it as if it were causal.
 
     Args:
         model_name_or_path: A decoder's folder or hub name.
@@ -47,14 +53,7 @@ class Decoder(Transformer):
         SentsmithError: The model does not see what it is meant to (:func:`sentsmith.encoders.both_ways.check_sight`).
     """
 
-    config_keys = [  # noqa: RUF012 - the library's attribute
-        *Transformer.config_keys,
-        "template",
-        "both_ways_from",
-        "pad_leak",
-        "full_stop",
-        "final_norm",
-    ]
+    config_keys = [*Transformer.config_keys, *_OWN_KEYS]  # noqa: RUF012 - the library's attribute
     save_in_root = False
 
     def __init__(
@@ -76,18 +75,40 @@ class Decoder(Transformer):
         self.full_stop = full_stop
         self.final_norm = final_norm
         if layers is not None or not final_norm:
-            keep_layers(self.model, layers or self.model.config.num_hidden_layers, final_norm=final_norm)
+            kept = self.model.config.num_hidden_layers if layers is None else layers
+            keep_layers(self.model, kept, final_norm=final_norm)
         append_layers(self.model, added_layers)
         self.look_both_ways(both_ways_from)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
-        """Load the module from a model's folder or hub name, as sentence-transformers does."""
-        place = Path(model_name_or_path, subfolder)
-        if place.is_dir():
-            # Told of a subfolder, transformers would look there for the base of an adapter too.
-            model_name_or_path, subfolder = str(place), ""
-        return super().load(model_name_or_path, subfolder=subfolder, **kwargs)
+        """Load the module from a model's folder or hub name, as sentence-transformers does.
+
+        Raises:
+            InputError: Its settings are not all there, or the base of an adapter is not.
+        """
+        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        found = cls.load_dir_path(model_name_or_path, subfolder, **hub)
+        place = Path(found or Path(model_name_or_path, subfolder))
+        settings = cls.load_config(str(place))
+        missing = [key for key in _OWN_KEYS if key not in settings]
+        if missing:
+            raise InputError(f"has no {missing[0]!r}; save the model again", path=place / cls.config_file_name)
+        with shown(place) as folder:
+            decoder = super().load(str(folder), **kwargs)
+        # Where it is from, and not where it was for a moment.
+        for part in (decoder.model, decoder.model.config, decoder.tokenizer):
+            part.name_or_path = str(place)
+        base = adapter_base(place)
+        if base is not None:
+            for config in decoder.model.peft_config.values():
+                config.base_model_name_or_path = base
+        return decoder
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Save the module, its configs under our names."""
+        super().save(output_path, *args, **kwargs)
+        hide(Path(output_path))
 
     @property
     def template(self) -> str:
@@ -99,23 +120,38 @@ class Decoder(Transformer):
         look_both_ways(self.model, start, pad_leak=self.pad_leak)
         self.both_ways_from = start
         check_sight(self.model)
+        self._tried_on = self.model.device
+
+    def on_model_ready(self, model: Any) -> None:  # noqa: ARG002 - the library's signature
+        """Try it once more where it is to run: another device may attend by other code."""
+        if self.model.device != self._tried_on:
+            check_sight(self.model)
 
     def warn_of_no_effect(self, readout: ReadoutName) -> None:
         """Warn of the setting in which looking both ways changes nothing at all."""
+        if self.pad_leak:
+            return  # padding is seen, which changes the last token too
         layers = self.model.config.num_hidden_layers
         looking = [] if self.both_ways_from is None else both_ways_layers(layers, self.both_ways_from)
         if readout == "last" and looking == [layers - 1]:
+            earlier = f" or begin at layer {layers - 2}" if layers > 1 else ""
             logger.warning(
                 "only the last layer looks both ways and the last token is read: that is the causal model's vector, "
-                "since the last token sees everything anyway; for an effect, read the mean or begin at layer %d",
-                max(layers - 2, 0),
+                "since the last token sees everything anyway; for an effect, read the mean%s",
+                earlier,
             )
 
     @cached_property
     def last_id(self) -> int | None:
-        """The id of the token that ends every prompt; None where the sentence stands at the end."""
-        tokens = tokenize(self.filling, [dict.fromkeys(self.filling.fields, "a")], self.tokenizer, None)[0]
-        return None if tokens.own[-1] else tokens.ids[-1]
+        """The id of the token that ends every prompt.
+
+        None where the sentence stands at the end, or where the last token depends on how the sentence ends: there is
+        nothing to assert then, and the mask tells which token is the last.
+        """
+        values = [dict.fromkeys(self.filling.fields, ending) for ending in _ENDINGS]
+        rows = tokenize(self.filling, values, self.tokenizer, None)
+        last = {None if row.own[-1] else row.ids[-1] for row in rows}
+        return last.pop() if len(last) == 1 else None
 
     def preprocess(  # type: ignore[override]  # texts, and pairs of them; no pictures
         self, inputs: Sequence[Item], prompt: str | None = None, **kwargs: Any

@@ -72,29 +72,32 @@ class ModelEncoder:
         """
         if not isinstance(sentences, str) and not len(sentences):
             return np.empty((0, self.model.get_embedding_dimension() or 0), dtype=np.float32)
-        return self.encode_by(self.runner, sentences)[:, : self.model.truncate_dim]
+        return self.encode_by(self.runner, sentences, columns=self.model.truncate_dim)
 
     @torch.inference_mode()
-    def encode_by(self, runner: nn.Module, sentences: Sequence[str], *, block: int | None = None) -> Vectors:
+    def encode_by(
+        self, runner: nn.Module, sentences: Sequence[str], *, block: int | None = None, columns: int | None = None
+    ) -> Vectors:
         """Return what another module makes of the model's features, computed as :meth:`encode` computes.
 
         Args:
             runner: Maps features to a dictionary with ``sentence_embedding`` ``[rows, columns]``.
             sentences: At least one.
             block: How many sentences' columns are on the model's device at once; 4,096 if not given.
+            columns: Keep so many, the first ones; all if not given.
 
         Returns:
-            float32 ``[len(sentences), columns]``, rows in the order given.
+            float32 ``[len(sentences), columns]``, rows in the order given, in one piece of memory.
         """
         if isinstance(sentences, str):
             raise TypeError("encode takes a list of sentences, not one string")
         size = block or _BLOCK
         with evaluation_mode(self.model):
             return np.concatenate(
-                [self._block(runner, sentences[i : i + size]) for i in range(0, len(sentences), size)]
+                [self._block(runner, sentences[i : i + size], columns) for i in range(0, len(sentences), size)]
             )
 
-    def _block(self, runner: nn.Module, sentences: Sequence[str]) -> Vectors:
+    def _block(self, runner: nn.Module, sentences: Sequence[str], columns: int | None) -> Vectors:
         features = self.model.preprocess(list(sentences), prompt=self.prompt)
         device = self.model.device
         tensors = {k: v.to(device) for k, v in features.items() if isinstance(v, torch.Tensor) and v.dim() == 2}
@@ -104,7 +107,8 @@ class ModelEncoder:
         half = torch.autocast(device.type, torch.bfloat16) if self.precision == "bf16" else contextlib.nullcontext()
         with half:
             vectors = forward(runner, tensors, self.chunking)
-        return vectors.float().cpu().numpy()
+        # Not a view: what is cut off would stay in memory with the rest.
+        return vectors[:, :columns].float().contiguous().cpu().numpy()
 
 
 @contextlib.contextmanager

@@ -63,14 +63,15 @@ def layers_of(model: nn.Module) -> nn.ModuleList:
 def final_norm_of(model: nn.Module) -> tuple[nn.Module, str] | None:
     """Return the module that holds the norm after the last layer, and the norm's name in it; None if there is none.
 
-    Post-norm encoders such as BERT have none: their layers end in a norm each.
+    Post-norm encoders such as BERT have none: their layers end in a norm each. Nor has a model whose norm was taken off
+    (:func:`keep_layers`).
 
     Raises:
         SettingsError: As :func:`layers_of`.
     """
     parent = _stack(model).parent
     found = [name for name in _NORMS if isinstance(getattr(parent, name, None), nn.Module)]
-    return (parent, found[0]) if found else None
+    return (parent, found[0]) if found and not isinstance(getattr(parent, found[0]), nn.Identity) else None
 
 
 def is_decoder(model: nn.Module) -> bool:

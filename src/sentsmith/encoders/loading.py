@@ -88,19 +88,31 @@ def resolve(name: str | Path) -> Path:
     """Return the local folder of a model: itself, the packaged ``minilm``, or a download from the hub.
 
     Raises:
-        InputError: No folder of that name and no valid hub name.
+        InputError: No folder of that name and no valid hub name; or the folder of a decoder inside a model of ours.
         SentsmithError: The hub cannot be reached, or does not know the name.
     """
     if str(name) == MINILM:
         return _packaged_minilm()
     folder = Path(name)
     if folder.is_dir():
+        _refuse_part_of_a_model(folder)
         return folder
     if folder.exists():
         raise InputError("is a file; a model is a folder, a hub name, or 'minilm'", path=folder)
     if folder.is_absolute() or str(name).startswith((".", "~")) or str(name).count("/") > 1:
         raise InputError("no such folder; a model is a folder, a hub name, or 'minilm'", path=folder)
     return _download(str(name))
+
+
+def _refuse_part_of_a_model(folder: Path) -> None:
+    """Refuse the decoder of a model without the rest, by which alone it reads its prompt and looks both ways."""
+    try:
+        settings = json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if isinstance(settings, dict) and "both_ways_from" in settings and not (folder / "modules.json").is_file():
+        whole = folder.resolve().parent
+        raise InputError(f"is part of a model, its decoder; give the model, {whole}", path=folder)
 
 
 def _packaged_minilm() -> Path:

@@ -59,10 +59,10 @@ class Template:
         """Return the text of each field.
 
         Raises:
-            InputError: The item is a sentence and the template wants a condition too, or the reverse.
+            InputError: The item is a sentence and the template wants a condition too, or the reverse; or no text.
         """
         if "condition" in self.fields:
-            if isinstance(item, str) or len(item) != 2:
+            if isinstance(item, str) or not isinstance(item, Sequence) or len(item) != 2 or not _texts(item):
                 raise InputError(
                     f"the model's prompt {self.text!r} wants (sentence, condition), not {_shown(item)}; a model "
                     "without {condition} in its prompt takes sentences"
@@ -185,5 +185,9 @@ def _own(offsets: Sequence[tuple[int, int]], span: tuple[int, int]) -> list[bool
     return own
 
 
-def _shown(item: Item) -> str:
-    return repr(item) if isinstance(item, str) else f"({', '.join(map(repr, item))})"
+def _texts(item: Sequence[object]) -> bool:
+    return all(isinstance(each, str) for each in item)
+
+
+def _shown(item: object) -> str:
+    return f"({', '.join(map(repr, item))})" if isinstance(item, (list, tuple)) else repr(item)

@@ -56,7 +56,13 @@ class Trainer(SentenceTransformerTrainer):
         save_weights(self.model, make_folder(output_dir or str(self.args.output_dir)) / _WEIGHTS)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        load_weights(self.model, Path(resume_from_checkpoint) / _WEIGHTS)
+        weights = Path(resume_from_checkpoint) / _WEIGHTS
+        if not weights.is_file():
+            raise SentsmithError(
+                f"{resume_from_checkpoint} has no {_WEIGHTS}: this checkpoint is an older version's; begin again with "
+                "--overwrite"
+            )
+        load_weights(self.model, weights)
 
 
 class OwnDropout(TrainerCallback):
