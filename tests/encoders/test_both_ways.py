@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
+import pickle
+
 import pytest
 import torch
 from transformers import (
@@ -224,6 +228,49 @@ def test_padding_leaks_if_asked_to():
         assert close(one, two) != leak
         alone[leak] = one
     assert close(alone[False], alone[True])
+
+
+@pytest.mark.parametrize("made", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_has_a_surgery_of_its_own(made):
+    model = build(ARCHITECTURES["llama"]())
+    ids, mask = texts(7, 4)
+    causal = sees(model, ids, mask)
+    look_both_ways(model, 0)
+    both = sees(model, ids, mask)
+    other = made(model)
+    assert torch.equal(sees(other, ids, mask), both)
+    check_sight(other)
+    look_both_ways(other, None)
+    assert torch.equal(sees(other, ids, mask), causal)
+    assert torch.equal(sees(model, ids, mask), both)
+    check_sight(model)
+
+
+def test_another_attention_implementation_later():
+    model = build(ARCHITECTURES["mistral-sliding"](), "eager")
+    look_both_ways(model, 1)
+    ids, mask = texts(7, 4)
+    before = sees(model, ids, mask)[mask.bool()]
+    model.set_attn_implementation("sdpa")
+    check_sight(model)
+    assert close(sees(model, ids, mask)[mask.bool()], before)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or importlib.util.find_spec("flash_attn") is None,
+    reason="flash attention needs CUDA and the package flash_attn",
+)
+@pytest.mark.parametrize("name", ["llama", "mistral-sliding"])
+def test_flash_attention(name):
+    model = build(ARCHITECTURES[name](), "flash_attention_2").to("cuda", torch.bfloat16)
+    ids, mask = texts(7, 3, 5)
+    for start in (None, 2, 0):
+        look_both_ways(model, start)
+        check_sight(model)
+        together = sees(model, ids.cuda(), mask.cuda())
+        for row, real, states in zip(ids, mask, together, strict=True):
+            alone = sees(model, row[real.bool()][None].cuda())[0]
+            torch.testing.assert_close(states[real.bool().cuda()], alone, atol=0.05, rtol=0.05)
 
 
 def test_the_layers():

@@ -120,12 +120,12 @@ def look_both_ways(model: PreTrainedModel, start: int | None, *, pad_leak: bool 
         )
     chosen = both_ways_layers(len(attentions), start)
     kinds = {layer: _kind(model, layer) for layer in chosen}
-    handles = [model.register_forward_pre_hook(_begin(pad_leak=pad_leak), with_kwargs=True)] if chosen else []
+    handles = [model.register_forward_pre_hook(_Begin(pad_leak), with_kwargs=True)] if chosen else []
     for layer in chosen:
         # Without padding there may be no mask at all, and the flag alone decides; with a mask it is not read.
         attentions[layer].is_causal = False
     for layer, attention in enumerate(attentions if chosen else ()):
-        handles.append(attention.register_forward_pre_hook(_swap(kinds.get(layer)), with_kwargs=True))
+        handles.append(attention.register_forward_pre_hook(_Swap(kinds.get(layer)), with_kwargs=True))
     model.__dict__[_INSTALLED] = BothWays(start, pad_leak, handles, [attentions[layer] for layer in chosen])
 
 
@@ -166,8 +166,18 @@ def _kind(model: PreTrainedModel, layer: int) -> str:
     return kind
 
 
-def _begin(*, pad_leak: bool) -> Any:
-    def hook(model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+# The hooks are objects and no closures, so that a model goes through pickle to other processes.
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """The hook of the model: hands on what its layers build their masks of."""
+
+    pad_leak: bool
+
+    def __call__(
+        self, model: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
         attention_mask = kwargs.get("attention_mask")
         if kwargs.get("past_key_values") is not None or len(args) > 1:
             raise ValueError(
@@ -175,16 +185,17 @@ def _begin(*, pad_leak: bool) -> Any:
             )
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError(f"attention_mask must be [rows, width], not {list(attention_mask.shape)}")
-        sight = _Sight(model.config, None if pad_leak else attention_mask)
+        sight = _Sight(model.config, None if self.pad_leak else attention_mask)
         return args, kwargs | {"use_cache": False, _CARRIED: sight}
 
-    return hook
 
+@dataclass(frozen=True)
+class _Swap:
+    """The hook of an attention module; ``kind`` is None for a layer that stays causal."""
 
-def _swap(kind: str | None) -> Any:
-    """Return the hook of an attention module; ``kind`` is None for a layer that stays causal."""
+    kind: str | None
 
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         # A copy: where a pass is computed again, the layer hands on the same dictionary a second time.
         kwargs = dict(kwargs)
         sight: _Sight | None = kwargs.pop(_CARRIED, None)
@@ -193,12 +204,10 @@ def _swap(kind: str | None) -> Any:
                 "the layers of this model do not hand on what its call is given, so it cannot look both ways; please "
                 "report the architecture"
             )
-        if kind is not None:
+        if self.kind is not None:
             hidden_states = args[0] if args else kwargs["hidden_states"]
-            kwargs["attention_mask"] = sight.mask(hidden_states, kind)
+            kwargs["attention_mask"] = sight.mask(hidden_states, self.kind)
         return args, kwargs
-
-    return hook
 
 
 _PROBE = 6  # tokens; fewer, where a window is narrower

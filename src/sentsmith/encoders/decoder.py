@@ -97,7 +97,8 @@ class Decoder(Transformer):
         with shown(place) as folder:
             decoder = super().load(str(folder), **kwargs)
         # Where it is from, and not where it was for a moment.
-        for part in (decoder.model, decoder.model.config, decoder.tokenizer):
+        parts: list[Any] = [decoder.model, decoder.model.config, decoder.tokenizer]
+        for part in parts:
             part.name_or_path = str(place)
         base = adapter_base(place)
         if base is not None:

@@ -68,28 +68,11 @@ class Dependency:
         }
 
 
-def token_dependency(tokens: NDArray[Any], pivot: int) -> NDArray[np.float64]:
-    """Return Spearman's correlation of each token's vector with the pivot's, across dimensions; ties averaged.
-
-    Args:
-        tokens: ``[T, d]``, any float type, no padding.
-        pivot: The row of the pivot; negative counts from the end.
-
-    Returns:
-        float64 ``[T - 1]``, the tokens in order without the pivot. 0 where all numbers of a vector are the same (it
-        has no ranks), NaN where one of them is not finite.
-
-    Raises:
-        ValueError: The shape is not ``[T, d]``.
-    """
-    if tokens.ndim != 2:
-        raise ValueError(f"the tokens of one sentence are [T, d], given {tokens.shape}")
-    ranks = _unit_ranks(tokens)
-    return cast("NDArray[np.float64]", np.delete(ranks @ ranks[pivot], pivot))
-
-
 def sentence_dependency(tokens: NDArray[Any], mask: NDArray[Any], pivot: Pivot) -> NDArray[np.float64]:
-    """Return the mean of :func:`token_dependency` for each sentence of a batch.
+    """Return how far the tokens of each sentence of a batch agree with its pivot.
+
+    A token's score is Spearman's correlation of its vector with the pivot's, across dimensions, ties averaged, and 0
+    where all numbers of a vector are the same (it has no ranks); a sentence's is the mean over its other tokens.
 
     Args:
         tokens: ``[B, T, d]``, any float type.

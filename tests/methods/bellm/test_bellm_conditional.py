@@ -13,7 +13,7 @@ from sentsmith.encoders.loading import load
 from sentsmith.errors import InputError
 from sentsmith.evaluation.similarity import spearman
 from sentsmith.methods.bellm.conditional import ConditionalCollator, ConditionalLoss
-from sentsmith.methods.bellm.objective import conditional_loss
+from sentsmith.methods.bellm.objective import conditional_parts
 from sentsmith.training import chunks
 from sentsmith.training.data import conditional_rows, load_rows
 from sentsmith.training.selection import ConditionalJudge
@@ -108,7 +108,7 @@ def test_the_loss_is_that_of_the_vectors_whatever_the_chunks(model, table, rows,
     )
     scores = torch.tensor([label for row in given for label in row["labels"]])
     pairs = torch.tensor([place for place, row in enumerate(given) for _ in row["labels"]])
-    expected = conditional_loss(first, second, scores, hinge_weight=0.5, pairs=pairs)
+    expected = sum(conditional_parts(first, second, scores, hinge_weight=0.5, pairs=pairs).values())
     assert sum(found.values()).item() == pytest.approx(expected.item(), abs=1e-5)
     assert found["hinge"].item() > 0
     assert loss.get_config_dict() == {"hinge_weight": 0.5}

@@ -14,7 +14,6 @@ from sentsmith.methods.bellm.objective import (
     BellmLoss,
     angle_loss,
     angle_similarity,
-    conditional_loss,
     conditional_parts,
     cosent,
     cosines_of_pairs,
@@ -63,7 +62,7 @@ def test_half_precision_and_autocast_are_computed_in_single():
     for loss in (
         lambda u, v: angle_loss(u, v, labels),
         lambda u, v: cosent(cosines_of_pairs(u, v), labels),
-        lambda u, v: conditional_loss(u, v, labels, pairs=pairs),
+        lambda u, v: sum(conditional_parts(u, v, labels, pairs=pairs).values()),
     ):
         with torch.autocast("cpu", torch.bfloat16):
             assert loss(u, v).item() == pytest.approx(loss(u.double(), v.double()).item(), abs=1e-5)
@@ -76,7 +75,7 @@ def vectors_with(cosines):
     return torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(len(cosines), 2), 3 * turned
 
 
-def test_conditional_loss_by_hand():
+def test_conditional_parts_by_hand():
     # Two quadruplets (pairs 7 and 3, their rows apart), a pair with equal scores, and one with a single condition.
     cosines, scores, pairs = [0.9, 0.1, 0.2, 0.6, 0.5, 0.4, 0.0], [5, 4, 1, 2, 3, 3, 1], [7, 3, 7, 3, 1, 1, 9]
     first, second = vectors_with(cosines)
@@ -86,8 +85,6 @@ def test_conditional_loss_by_hand():
     assert parts["mse"].item() == pytest.approx(sum(error**2 for error in errors) / 7, abs=1e-9)
     # max(0, 1 + (1 − cos⁺) − (1 − cos⁻)): of pair 7 1 − 0.9 + 0.2; of pair 3 1 − 0.1 + 0.6.
     assert parts["hinge"].item() == pytest.approx(0.5 * (0.3 + 1.5) / 2, abs=1e-9)
-    whole = conditional_loss(first, second, scores, hinge_weight=0.5, pairs=pairs)
-    assert whole.item() == pytest.approx(sum(part.item() for part in parts.values()), abs=1e-12)
     assert list(conditional_parts(first, second, scores, hinge_weight=0, pairs=pairs)) == ["mse"]
     # Nothing but equal scores and single conditions: no quadruplet.
     lone = conditional_parts(first[4:], second[4:], scores[4:], pairs=pairs[4:])
@@ -109,7 +106,7 @@ def test_gradients():
     labels, pairs = torch.tensor([1, 5, 2, 4, 3, 3]), torch.tensor([0, 0, 1, 1, 2, 2])
     assert gradcheck(lambda u, v: angle_loss(u, v, labels, scale=2), parts)
     assert gradcheck(lambda u, v: cosent(cosines_of_pairs(u, v), labels, scale=2), parts)
-    assert gradcheck(lambda u, v: conditional_loss(u, v, labels, hinge_weight=0.7, pairs=pairs), parts)
+    assert gradcheck(lambda u, v: tuple(conditional_parts(u, v, labels, hinge_weight=0.7, pairs=pairs).values()), parts)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +117,11 @@ def test_gradients():
         (lambda: cosent(torch.ones(3), torch.ones(2)), r"must both be \[n\], not \[3\] and \[2\]"),
         (lambda: cosent(torch.ones(3), torch.ones(3), scale=0), "scale must be above 0, not 0"),
         (
-            lambda: conditional_loss(torch.ones(2, 4), torch.ones(2, 4), torch.ones(3), pairs=torch.ones(3)),
+            lambda: conditional_parts(torch.ones(2, 4), torch.ones(2, 4), torch.ones(3), pairs=torch.ones(3)),
             r"must be \[2\] like the vectors",
         ),
         (
-            lambda: conditional_loss(
+            lambda: conditional_parts(
                 torch.ones(2, 4), torch.ones(2, 4), torch.ones(2), pairs=torch.ones(2), hinge_weight=-1
             ),
             "hinge_weight must be 0 or more, not -1",

@@ -47,7 +47,7 @@ class ConditionalLoss(nn.Module):
 
     Args:
         model: The model to train.
-        hinge_weight: See :func:`~sentsmith.methods.bellm.objective.conditional_loss`.
+        hinge_weight: See :func:`~sentsmith.methods.bellm.objective.conditional_parts`.
         chunking: How the texts of a step are cut for the forward pass.
         pad_token_id: The tokenizer's, see :func:`sentsmith.encoders.chunked.join`.
 

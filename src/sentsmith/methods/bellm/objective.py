@@ -117,7 +117,24 @@ def quadruplet_hinge(cosines: Tensor, scores: Tensor, pairs: Tensor) -> Tensor:
 def conditional_parts(
     first: Tensor, second: Tensor, scores: Tensor, *, hinge_weight: float = 1.0, pairs: Tensor
 ) -> dict[str, Tensor]:
-    """Return the two parts of :func:`conditional_loss`, ``mse`` and (its weight above 0) ``hinge``, weighted."""
+    """Return the loss of conditional STS in its parts, whose sum it is: squared error of the cosines, and the hinge.
+
+    Source: the ``triplet_mse`` objective of C-STS's bi-encoder (Deshpande et al. 2023). That one leaves out pairs of
+    sentences that have one condition only; here they are in the squared error.
+
+    Args:
+        first: ``[N, d]``, the first sentence under the condition.
+        second: ``[N, d]``.
+        scores: ``[N]``, from 1 to 5.
+        hinge_weight: Of :func:`quadruplet_hinge`; the squared error has 1.
+        pairs: int64 ``[N]``, the same number for the conditions of the same two sentences.
+
+    Returns:
+        ``mse`` and (its weight above 0) ``hinge``, weighted; scalars, at least float32.
+
+    Raises:
+        ValueError: Shapes that do not fit, or a negative weight.
+    """
     if scores.shape != first.shape[:1] or pairs.shape != scores.shape:
         raise ValueError(
             f"scores and pairs must be [{len(first)}] like the vectors, not {list(scores.shape)} and "
@@ -131,32 +148,6 @@ def conditional_parts(
         if hinge_weight:
             parts["hinge"] = hinge_weight * quadruplet_hinge(cosines, scores, pairs)
         return parts
-
-
-def conditional_loss(
-    first: Tensor, second: Tensor, scores: Tensor, *, hinge_weight: float = 1.0, pairs: Tensor
-) -> Tensor:
-    """Return the loss of conditional STS: squared error of the cosines, and the hinge of the quadruplets.
-
-    Source: the ``triplet_mse`` objective of C-STS's bi-encoder (Deshpande et al. 2023). That one leaves out pairs of
-    sentences that have one condition only; here they are in the squared error.
-
-    Args:
-        first: ``[N, d]``, the first sentence under the condition.
-        second: ``[N, d]``.
-        scores: ``[N]``, from 1 to 5.
-        hinge_weight: Of :func:`quadruplet_hinge`; the squared error has 1.
-        pairs: int64 ``[N]``, the same number for the conditions of the same two sentences.
-
-    Returns:
-        A scalar, at least float32.
-
-    Raises:
-        ValueError: Shapes that do not fit, or a negative weight.
-    """
-    return torch.stack(
-        list(conditional_parts(first, second, scores, hinge_weight=hinge_weight, pairs=pairs).values())
-    ).sum()
 
 
 class BellmLoss(SimCSELoss):
