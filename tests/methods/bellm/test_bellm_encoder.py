@@ -74,9 +74,9 @@ def test_layers_that_are_left_look_as_they_did(ours, tmp_path, caplog):
         encoder_of(ours, layers=3)
 
 
-def test_an_adapter_is_merged(ours, texts, tmp_path):
+def test_an_adapter_is_merged(ours, tiny_llama, texts, tmp_path):
     pytest.importorskip("peft")
-    model = sentsmith.load(ours)
+    model = make_encoder(tiny_llama, both_ways_from=1, readout="mean", full_stop=True)
     add_lora(model[0].model, rank=2, alpha=8.0, dropout=0.0)
     for name, weights in model.named_parameters():
         if "lora_B" in name:

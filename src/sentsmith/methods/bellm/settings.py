@@ -53,7 +53,7 @@ class BellmSettings(Settings):
         default=0,
         ge=0,
         description="Append so many copies of the last layer of a plain decoder, and let them look both ways (the "
-        "paper's Addition: 1, with both_ways_from null and tuning full; with lora the copies learn by the adapter only)",
+        "paper's Addition: 1, both_ways_from null, tuning full; with lora the copies learn by the adapter only)",
     )
     rows: Literal["triplets", "conditional"] = Field(
         default="triplets",
