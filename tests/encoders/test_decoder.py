@@ -177,6 +177,13 @@ def test_saved_and_restored(name, folder_of, tmp_path, sentences):
     np.testing.assert_array_equal(encode(again, sentences[:8]), vectors)
 
 
+@pytest.mark.slow
+def test_in_other_processes(encoder, sentences):
+    model = encoder(both_ways_from=0, readout="mean")
+    found = model.encode(sentences[:8], device=["cpu", "cpu"], chunk_size=4)
+    np.testing.assert_allclose(found, encode(model, sentences[:8]), atol=2e-5)
+
+
 @pytest.fixture(scope="module")
 def saved(tiny_llama, tmp_path_factory):
     """Return the folder of a saved encoder."""
