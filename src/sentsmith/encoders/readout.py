@@ -24,6 +24,17 @@ def last_token(mask: Tensor) -> Tensor:
     return width - 1 - mask.flip(1).argmax(dim=1)
 
 
+def states_at(tokens: Tensor, column: Tensor) -> Tensor:
+    """Return the state of one token of each row, ``[rows, d]``.
+
+    Args:
+        tokens: ``[rows, width, d]``.
+        column: int64 ``[rows]``, as :func:`last_token` gives it.
+    """
+    # Gathered, not indexed by numbers of rows: those would be constants where the pass is traced.
+    return tokens.gather(1, column[:, None, None].expand(-1, -1, tokens.shape[2]))[:, 0]
+
+
 def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of the tokens that ``mask`` marks, ``[rows, d]``; zero for a row without any.
 
@@ -79,16 +90,16 @@ class Readout(Module):
         return features
 
     def _last(self, tokens: Tensor, mask: Tensor, ids: Tensor | None) -> Tensor:
-        column = last_token(mask)[:, None]
+        column = last_token(mask)
         if self.last_id is not None and ids is not None:
-            found = ids.gather(1, column)
+            found = ids.gather(1, column[:, None])
             wrong = found[found != self.last_id]
             if len(wrong):
                 raise SentsmithError(
                     f"the last token of a sentence has id {int(wrong[0])}, not {self.last_id}, which ends the prompt; "
                     "was it cut by another tokenizer than the model's?"
                 )
-        return tokens.gather(1, column[..., None].expand(-1, -1, tokens.shape[2]))[:, 0]
+        return states_at(tokens, column)
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ARG002 - the library's signature
         """Save the settings."""

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from sentsmith.encoders.chunked import Features, forward
 from sentsmith.encoders.embedding import INFERENCE, evaluation_mode
 from sentsmith.encoders.loading import loading_errors, refuse_pickled_weights, resolve
-from sentsmith.encoders.readout import last_token
+from sentsmith.encoders.readout import last_token, states_at
 from sentsmith.errors import InputError
 from sentsmith.methods.bellm.encoder import encoder_of, is_saved_decoder
 
@@ -181,12 +181,11 @@ class _Says(nn.Module):
     def __init__(self, decoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.decoder: Any = decoder
-        self.head = head
+        self.head: Any = head
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         states = self.decoder(dict(features))["token_embeddings"]
-        column = last_token(features["attention_mask"])
-        last = states[torch.arange(len(states), device=states.device), column]
+        last = states_at(states, last_token(features["attention_mask"]))
         return {"next": self.head(last.to(self.head.weight.dtype)).argmax(dim=-1, keepdim=True)}
 
 
