@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sentsmith.encoders.chunked import Chunking, forward
@@ -63,6 +64,14 @@ class ModelEncoder:
         self.precision = precision
         default = getattr(model, "default_prompt_name", None)
         self.prompt = prompt if prompt is not None else (model.prompts.get(default) if default else None)
+
+    @property
+    def pair_scores(self) -> Callable[[Vectors, Vectors], NDArray[np.float64]] | None:
+        """The model's own similarity of pairs of its vectors, ``[n, d]`` twice → ``[n]``; None where it is the cosine.
+
+        A model whose last module has a method ``pair_scores`` has one: no product of two vectors says what it does.
+        """
+        return getattr(self.model[-1], "pair_scores", None)
 
     def encode(self, sentences: Sequence[str]) -> Vectors:
         """Return float32 ``[len(sentences), dimension]``, rows in the order given.
