@@ -51,6 +51,16 @@ def test_the_index_agrees_with_the_search_in_memory(folder):
     np.testing.assert_allclose(scores[:20], scores[20:], atol=1e-6)
 
 
+def test_a_model_whose_similarity_is_no_product_of_vectors_is_refused(folder):
+    class Own(Fixed):
+        def pair_scores(self, first, second):
+            return np.zeros(len(first))
+
+    for ask in (lambda: nearest(Own(), SENTENCES, ["like number 1"], 1), lambda: Index.open(folder).check_model(Own())):
+        with pytest.raises(InputError, match=r"not the product of two vectors; train with freeze\.head nonnegative"):
+            ask()
+
+
 def test_the_facts_are_recorded(folder):
     facts = json.loads((folder / "index.json").read_text())
     assert (facts["model"], facts["dimension"], facts["count"], facts["metric"]) == (

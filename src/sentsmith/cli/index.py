@@ -26,6 +26,7 @@ def index(
     """Embed sentences and write an index that `sentsmith search` reads."""
     from sentsmith.corpus.reading import read_sentences
     from sentsmith.errors import require
+    from sentsmith.search.compare import check_searchable
     from sentsmith.search.index import build, check_free, model_name
 
     start(quiet=quiet)
@@ -36,7 +37,9 @@ def index(
     from sentsmith.encoders.embedding import as_encoder
     from sentsmith.encoders.loading import load
 
-    vectors = as_encoder(load(model)).encode(texts)
+    encoder = as_encoder(load(model))
+    check_searchable(encoder)
+    vectors = encoder.encode(texts)
     facts = build(texts, vectors, out, model=model_name(model), overwrite=overwrite)
     if as_json:
         show_json(facts.model_dump())

@@ -1,7 +1,8 @@
 """The suite ``conditional``: similarity under a condition (C-STS, Deshpande et al. 2023).
 
 A model encodes each of two sentences together with the condition, as a tuple (sentence, condition): a decoder puts both
-into its prompt, a BERT-like model reads them as a pair of texts. What it says of the two is their cosine.
+into its prompt, a BERT-like model reads them as a pair of texts. What it says of the two is their cosine, unless the
+model has a similarity of its own.
 
 C-STS keeps the labels of its test part; a service scores predictions for it. Its script ``make_test_submission.py``
 takes a JSON object from a row's number, counted from 0 and written as text, to the prediction, sorts by the number and
@@ -25,7 +26,7 @@ from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.naming import task_name
-from sentsmith.evaluation.similarity import cosine, pearson, spearman
+from sentsmith.evaluation.similarity import pearson, spearman
 
 CONDITIONAL = "conditional"
 
@@ -58,12 +59,12 @@ class ConditionalTask:
 
         Where the labels are hidden there is none, but ``"submission"``: row number → prediction.
         """
-        cosines = _cosines(self.rows, embedded)
+        similarities = _similarities(self.rows, embedded)
         details: dict[str, Any] = {"rows": len(self.rows), "hidden": self.hidden}
         if self.hidden:
-            return details | {"submission": {str(row): 1 + 4 * float(value) for row, value in enumerate(cosines)}}
+            return details | {"submission": {str(row): 1 + 4 * float(value) for row, value in enumerate(similarities)}}
         labels = _labels(self.rows)
-        return details | {"score": 100 * spearman(cosines, labels), "pearson": 100 * pearson(cosines, labels)}
+        return details | {"score": 100 * spearman(similarities, labels), "pearson": 100 * pearson(similarities, labels)}
 
 
 def submission_name(task: str) -> str:
@@ -71,9 +72,10 @@ def submission_name(task: str) -> str:
     return f"{task}.submission.json"
 
 
-def _cosines(rows: Sequence[Conditional], embedded: Embedded) -> NDArray[np.float64]:
-    first = embedded.rows([(row.sentence1, row.condition) for row in rows])
-    return cosine(first, embedded.rows([(row.sentence2, row.condition) for row in rows]))
+def _similarities(rows: Sequence[Conditional], embedded: Embedded) -> NDArray[np.float64]:
+    return embedded.similarity(
+        [(row.sentence1, row.condition) for row in rows], [(row.sentence2, row.condition) for row in rows]
+    )
 
 
 def _labels(rows: Sequence[Conditional]) -> list[float]:
@@ -84,7 +86,7 @@ def _labels(rows: Sequence[Conditional]) -> list[float]:
 
 
 def score_conditional(encoder: Encoder, rows: Sequence[Conditional]) -> float:
-    """Return the Spearman correlation, in [-1, 1], between cosines and labels.
+    """Return the Spearman correlation, in [-1, 1], between similarities and labels.
 
     Args:
         encoder: One that takes tuples (sentence, condition).
@@ -94,7 +96,7 @@ def score_conditional(encoder: Encoder, rows: Sequence[Conditional]) -> float:
         InputError: A label is hidden, or the model cannot take a condition.
     """
     labels, task = _labels(rows), ConditionalTask(CONDITIONAL, tuple(rows))
-    return spearman(_cosines(rows, Embedded(task.texts(), encoder)), labels)
+    return spearman(_similarities(rows, Embedded(task.texts(), encoder)), labels)
 
 
 def read_labelled(path: str | Path) -> list[Conditional]:

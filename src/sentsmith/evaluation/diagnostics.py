@@ -141,7 +141,7 @@ def diagnose(encoder: Encoder, pairs: ScoredPairs, settings: DiagnosticSettings 
         return count_gmacs(_model(encoder), tokens=settings.tokens)
 
     return Diagnosis(
-        score=100 * spearman(cosines, pairs.gold),
+        score=100 * spearman(embedded.similarity(pairs.sentences1, pairs.sentences2), pairs.gold),
         geometry=pair_geometry(embedded, pairs),
         bands=similarity_bands(cosines, pairs.gold),
         energy=energy,

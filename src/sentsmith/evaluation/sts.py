@@ -21,7 +21,7 @@ from sentsmith.errors import InputError
 from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.lines import read_lines, rejoin
 from sentsmith.evaluation.pairs import ScoredPairs, parse_gold, read_scored_pairs
-from sentsmith.evaluation.similarity import cosine, pearson, spearman
+from sentsmith.evaluation.similarity import pearson, spearman
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,7 @@ class StsTask:
     def score(self, embedded: Embedded) -> dict[str, Any]:
         """Return the task's score (Spearman times 100) and how it came about."""
         return self.score_of(
-            [
-                cosine(embedded.rows(subset.pairs.sentences1), embedded.rows(subset.pairs.sentences2))
-                for subset in self.subsets
-            ]
+            [embedded.similarity(subset.pairs.sentences1, subset.pairs.sentences2) for subset in self.subsets]
         )
 
     def score_of(self, predicted: Sequence[ArrayLike]) -> dict[str, Any]:
@@ -127,9 +124,9 @@ def all_aggregation(predicted: Sequence[ArrayLike], gold: Sequence[ArrayLike]) -
 
 
 def score_pairs(encoder: Encoder, pairs: ScoredPairs) -> float:
-    """Return the Spearman correlation, in [-1, 1], between cosines and gold scores."""
+    """Return the Spearman correlation, in [-1, 1], between the model's similarities and gold scores."""
     embedded = Embedded(pairs.texts(), encoder)
-    return spearman(cosine(embedded.rows(pairs.sentences1), embedded.rows(pairs.sentences2)), pairs.gold)
+    return spearman(embedded.similarity(pairs.sentences1, pairs.sentences2), pairs.gold)
 
 
 def load_sts(data_dir: str | Path) -> dict[str, StsTask]:

@@ -16,7 +16,7 @@ from sentsmith.evaluation.bitext import load_bitext
 from sentsmith.evaluation.captions import CAPTIONS, load_captions
 from sentsmith.evaluation.conditional import CONDITIONAL, load_conditional, submission_name
 from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings
-from sentsmith.evaluation.embedded import Embedded, Text
+from sentsmith.evaluation.embedded import Embedded, Text, similarity_of
 from sentsmith.evaluation.hub import load_sts_from_hub
 from sentsmith.evaluation.inside import DIAGNOSTICS, INSIDE, check_inside, load_inside, look_inside
 from sentsmith.evaluation.lists import LISTS, load_lists
@@ -173,8 +173,9 @@ def evaluate(
         What ``results.json`` holds: ``model``; ``scores`` by task (Spearman, accuracy and Kendall's τ times 100,
         not rounded); ``averages`` by suite, those of given files aside; what each suite of
         :data:`~sentsmith.evaluation.inside.INSIDE` that was asked for has found, under its name;
-        ``details``: the aggregation, the classifier, each task's subset scores, rows and skipped files, seconds,
-        versions. And, where labels are hidden, ``submissions`` by task: row number → prediction.
+        ``details``: the aggregation, the classifier, what scored pairs (``"cosine"``, or ``"own"``: the model itself),
+        each task's subset scores, rows and skipped files, seconds, versions. And, where labels are hidden,
+        ``submissions`` by task: row number → prediction.
     """
     tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists, conditional=conditional)
     result = measure(encoder, tasks, name=name)
@@ -207,6 +208,7 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
         "averages": averages,
         "details": {
             **{key: result[key] for key in _HOW for result in details.values() if key in result},
+            "similarity": similarity_of(encoder),
             "tasks": details,
             "sentences": count,
             "empty_sentences": sum(part.blank for part in parts),

@@ -35,9 +35,10 @@ def nearest(encoder: Encoder, sentences: Sequence[str], questions: Sequence[str]
         k: How many to return; all, where there are fewer sentences. Ties go to the earlier sentence.
 
     Raises:
-        InputError: ``k`` is below 1, or there is no sentence to search.
+        InputError: ``k`` is below 1, there is no sentence to search, or the model has a similarity of its own.
     """
     check_k(k)
+    check_searchable(encoder)
     if not sentences:
         raise InputError("there is no sentence to search in")
     if not questions:
@@ -59,6 +60,15 @@ def check_k(k: int) -> None:
     """Raise InputError unless at least one hit is asked for."""
     if k < 1:
         raise InputError(f"{k} hits were asked for; ask for 1 or more")
+
+
+def check_searchable(encoder: Encoder) -> None:
+    """Raise InputError unless the cosine of two of an encoder's vectors is how alike it finds the two sentences."""
+    if getattr(encoder, "pair_scores", None) is not None:
+        raise InputError(
+            "this model cannot be searched with: its similarity is not the product of two vectors; train with "
+            "freeze.head nonnegative for one that can"
+        )
 
 
 def unit(vectors: Vectors) -> Vectors:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sentsmith.encoders.protocol import Encoder, Vectors
 from sentsmith.errors import InputError, require
 from sentsmith.files import atomic_folder, sha256, write_json
-from sentsmith.search.compare import Hit, check_k, unit
+from sentsmith.search.compare import Hit, check_k, check_searchable, unit
 
 # Reduced precision (bf16, int8) moves a vector by less than this, another checkpoint in general by more.
 _SAME_MODEL = 0.99
@@ -147,9 +147,12 @@ class Index:
     def check_model(self, encoder: Encoder) -> None:
         """Raise InputError unless ``encoder`` gives the first sentence the vector that the index has for it.
 
+        Nor may it have a similarity of its own (:func:`~sentsmith.search.compare.check_searchable`).
+
         A folder's model may have been trained anew since; its questions would be compared with vectors of
         another model, and quietly find the wrong sentences.
         """
+        check_searchable(encoder)
         given = unit(encoder.encode([self.sentences[0]]))[0]
         held = self._vectors.reconstruct(0)
         if given.shape != held.shape or (held.any() and float(given @ held) < _SAME_MODEL):
