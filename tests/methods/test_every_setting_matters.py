@@ -123,6 +123,11 @@ SHARED = {
     "training.precision": ((), "training.precision=bf16", differ),
     "training.select": (("data.dev={dev}",), "training.select=last", record_differs("selection", "select")),
     "training.eval_steps": (("data.held_out=0.2",), "training.eval_steps=1", record_differs("selection", "history")),
+    "training.patience": (
+        ("data.dev={dev}", "training.eval_steps=1", "training.max_steps=9"),
+        "training.patience=1",
+        record_differs("selection", "stopped_early"),
+    ),
     "training.blend": ((), "training.blend=0.5", differ),
     "training.chunk_tokens": ((), "training.chunk_tokens=40", record_differs("chunking", "tokens")),
     "training.recompute": ((), "training.recompute=true", record_differs("chunking", "recompute")),

@@ -20,7 +20,7 @@ from transformers import TrainerState, set_seed
 from sentsmith import settings as settings_io
 from sentsmith.encoders.chunked import Chunking
 from sentsmith.encoders.embedding import max_length
-from sentsmith.errors import InputError
+from sentsmith.errors import InputError, SettingsError
 from sentsmith.files import write_json
 from sentsmith.training import card, processes, record
 from sentsmith.training.blend import Blend
@@ -29,7 +29,7 @@ from sentsmith.training.data import TrainingRows
 from sentsmith.training.output import Output
 from sentsmith.training.precision import resolve_precision
 from sentsmith.training.selection import BestKeeper, HeldOutJudge, Judge, JudgeEvaluator, ScoredPairsJudge
-from sentsmith.training.settings import BaseRecipe, Recipe
+from sentsmith.training.settings import NO_JUDGE, BaseRecipe, Recipe
 from sentsmith.training.trainer import LossLog, Trainer, check_finite, last_checkpoint, make_trainer
 from sentsmith.versions import versions
 
@@ -54,6 +54,8 @@ class Plan:
         collator: Turns rows into batches, given the model, where the rows are not columns of single texts.
         judge: Chooses the checkpoint in place of the shared judges, when the method has one of its own.
         temperature: τ of the held-out judge, when there is no dev file.
+        learning_rates: Peak learning rates of some weights, by a pattern in their names as the loss has them
+            (``model.…``); the others have ``training.learning_rate``.
         notes: Lines for the model card.
         facts: What the run record keeps of the method, under its name.
         seconds: What the stages before the training took, by name.
@@ -67,6 +69,7 @@ class Plan:
     collator: Callable[[SentenceTransformer], SentenceTransformerDataCollator] | None = None
     judge: Judge | None = None
     temperature: float = 0.05
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -86,12 +89,15 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
 
     Raises:
         SentsmithError: The loss, a score or a weight is not finite.
+        SettingsError: There is patience, and too few rows are held out to score anything.
         InputError: Too few rows for one batch, a dev file that is wrong, or see :meth:`Output.open`.
     """
     begun = time.perf_counter()
     training, warnings = recipe.training, list(plan.rows.warnings)
     set_seed(training.seed)
     judge = _judge(recipe, plan)
+    if judge is None and training.patience is not None:
+        raise SettingsError(NO_JUDGE)
     rows = plan.rows.train
     check_enough(recipe, len(rows))
     precision = resolve_precision(training.precision, plan.model.device.type)
@@ -103,7 +109,7 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
         cut = training.max_length if longest is None else min(training.max_length, longest)
         stack.enter_context(max_length(plan.model, cut))
         chunking = _chunking(recipe, plan, work, precision)
-        keeper = BestKeeper(work, plan.model, keep_weights=training.select == "best")
+        keeper = BestKeeper(work, plan.model, keep_weights=training.select == "best", patience=training.patience)
         trainer = make_trainer(
             plan.model,
             plan.loss(plan.model, chunking),
@@ -114,6 +120,7 @@ def train(recipe: Recipe, plan: Plan, output: Output, *, progress: bool = False)
             evaluator=None if judge is None else JudgeEvaluator(judge, plan.readout, blend, longest),
             callbacks=[keeper, LossLog()],
             collator=None if plan.collator is None else plan.collator(plan.model),
+            learning_rates=plan.learning_rates,
             progress=progress,
         )
         _fit(trainer, keeper, work)
@@ -216,7 +223,7 @@ def _fit(trainer: Trainer, keeper: BestKeeper, work: Path) -> None:
         logger.info("going on after step %s", checkpoint.name.rpartition("-")[2])
         keeper.recall()
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    if checkpoint is not None and state.global_step >= state.max_steps:
+    if checkpoint is not None and (state.global_step >= state.max_steps or keeper.is_spent(state.global_step)):
         # Trained and judged, but not saved yet. The library would take one more step before it looks at the count.
         trainer._load_from_checkpoint(str(checkpoint))  # noqa: SLF001 - the library has no public way
         trainer.state = state
@@ -282,11 +289,11 @@ def _record(
     result["loss"] = [
         {key: value for key, value in entry.items() if key not in besides} for entry in history if "loss" in entry
     ]
-    result["selection"] = None if judge is None else _selection(recipe, keeper, judge)
+    result["selection"] = None if judge is None else _selection(recipe, keeper, judge, trainer)
     return result
 
 
-def _selection(recipe: Recipe, keeper: BestKeeper, judge: Judge) -> dict[str, Any]:
+def _selection(recipe: Recipe, keeper: BestKeeper, judge: Judge, trainer: Trainer) -> dict[str, Any]:
     best = keeper.best
     # A run that only kept its start has to be seen as such: the best later step is said too.
     later = max((entry for entry in keeper.history if entry.step > 0), key=lambda entry: entry.score, default=None)
@@ -298,5 +305,6 @@ def _selection(recipe: Recipe, keeper: BestKeeper, judge: Judge) -> dict[str, An
         "best_score": None if best is None else best.score,
         "best_later_step": None if later is None else later.step,
         "best_later_score": None if later is None else later.score,
+        "stopped_early": trainer.state.global_step < trainer.state.max_steps,
         "history": [{"step": entry.step, "score": entry.score} for entry in keeper.history],
     }

@@ -47,7 +47,7 @@ class Judge(Protocol):
 
 
 class ScoredPairsJudge:
-    """The mean over files of scored pairs of Spearman × 100 between cosine and gold.
+    """The mean over files of scored pairs of Spearman × 100 between the model's similarity and gold.
 
     Args:
         paths: Dev files, for example STS-B's dev part.
@@ -115,7 +115,7 @@ class ListJudge:
 
 
 class ConditionalJudge:
-    """The mean over files of Spearman × 100 between cosine and label of pairs under a condition (C-STS).
+    """The mean over files of Spearman × 100 between similarity and label of pairs under a condition (C-STS).
 
     Args:
         files: The rows of each file, with their labels.
@@ -215,13 +215,17 @@ class BestKeeper(TrainerCallback):
         folder: The run's work folder.
         model: The model in training.
         keep_weights: False keeps the history only (``training.select: last``).
+        patience: Ends the training after so many scores in a row that are no better than the best; None: never.
     """
 
-    def __init__(self, folder: Path, model: SentenceTransformer, *, keep_weights: bool) -> None:
+    def __init__(
+        self, folder: Path, model: SentenceTransformer, *, keep_weights: bool, patience: int | None = None
+    ) -> None:
         self.folder = folder
         self.log = folder / "selection.json"
         self.model = model
         self.keep_weights = keep_weights
+        self.patience = patience
         self.history: list[Score] = []
 
     def recall(self) -> None:
@@ -234,6 +238,13 @@ class BestKeeper(TrainerCallback):
         """The best score so far; the earliest of equals."""
         return max(self.history, key=lambda entry: (entry.score, -entry.step), default=None)
 
+    def is_spent(self, step: int) -> bool:
+        """Whether patience has run out at ``step``: what is known of later steps, before a kill, does not count."""
+        scores = [entry.score for entry in self.history if entry.step <= step]
+        return (
+            self.patience is not None and bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= self.patience
+        )
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Have the last step judged too, whatever ``eval_steps``: not every version of the library sees to it."""
         if state.global_step >= state.max_steps and args.eval_strategy != "no":
@@ -242,10 +253,16 @@ class BestKeeper(TrainerCallback):
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
-        """Note the score of this step; keep the weights if it is the best."""
+        """Note the score of this step; keep the weights if it is the best; end the training if patience has run out."""
         known = any(entry.step == state.global_step for entry in self.history)
-        if metrics is None or known:
-            return
+        if metrics is not None and not known:
+            self._note(state, metrics)
+        if self.is_spent(state.global_step):
+            control.should_training_stop = True
+            if state.is_world_process_zero:
+                logger.info("step %d: %d scores without a better one; stopping", state.global_step, self.patience)
+
+    def _note(self, state: Any, metrics: dict[str, float]) -> None:
         score = float(metrics[f"eval_{METRIC}"])
         before = self.best
         self.history.append(Score(state.global_step, score))

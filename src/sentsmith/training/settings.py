@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from sentsmith.settings import Settings
+
+NO_JUDGE = (
+    "training.patience counts scores, and nothing is scored: name files in data.dev, or hold out more of the training "
+    "rows (data.held_out)"
+)
 
 
 class SourceSettings(Settings):
@@ -66,6 +71,9 @@ class TrainingSettings(Settings):
         description="Keep the best checkpoint by the dev score (step 0 is a candidate), or the last",
     )
     eval_steps: int = Field(default=125, ge=1, description="Score on dev every so many steps")
+    patience: int | None = Field(
+        default=None, ge=1, description="Stop after so many judgements on dev without a better score; null: never"
+    )
     save_steps: int = Field(default=500, ge=1, description="Write a checkpoint to resume from every so many steps")
     blend: float = Field(
         default=1.0,
@@ -113,6 +121,12 @@ class Recipe(BaseRecipe):
 
     data: DataSettings
     training: TrainingSettings = TrainingSettings()
+
+    @model_validator(mode="after")
+    def _patience_with_a_judge(self) -> Self:
+        if self.training.patience is not None and not self.data.dev and not self.data.held_out:
+            raise ValueError(NO_JUDGE)
+        return self
 
     def reads(self) -> tuple[str, ...]:
         """Return what every recipe reads, and the dev files."""

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +125,12 @@ def make_trainer(
     callbacks: Sequence[TrainerCallback],
     progress: bool,
     collator: SentenceTransformerDataCollator | None = None,
+    learning_rates: Mapping[str, float] | None = None,
 ) -> Trainer:
     """Return a trainer over ``rows``, set up by ``settings``; its checkpoints go to ``work``.
+
+    The weights of ``loss`` (the model's are among them, ``model.…``) whose names a pattern of ``learning_rates`` is
+    found in have that peak rate, under the same schedule; the others have the settings' one.
 
     A run that goes on from a checkpoint has judged its start already: judging again would be a step that the run
     without a break does not have.
@@ -140,6 +144,7 @@ def make_trainer(
         num_train_epochs=settings.epochs,
         max_steps=steps,
         learning_rate=settings.learning_rate,
+        learning_rate_mapping=dict(learning_rates or {}),
         lr_scheduler_type=settings.schedule
         if settings.warmup == 0 or settings.schedule != "constant"
         else "constant_with_warmup",
