@@ -6,7 +6,8 @@ layers make of it: the states of the model cut off there (:func:`sentsmith.encod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -24,6 +25,51 @@ if TYPE_CHECKING:
 
 # Sentences at a time: their vectors of all layers are many times the model's own.
 _BLOCK = 512
+
+
+@contextmanager
+def recorded(layers: nn.ModuleList) -> Iterator[list[Tensor]]:
+    """Yield a list that takes up, while the block runs a model, what enters its first layer and what each one leaves.
+
+    Args:
+        layers: Of the model, the first one first.
+    """
+    states: list[Tensor] = []
+
+    def before(_module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        states.append(arguments[0] if arguments else named["hidden_states"])
+
+    def after(_module: nn.Module, _arguments: Any, output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    handles = [layers[0].register_forward_pre_hook(before, with_kwargs=True)]
+    try:
+        handles += [layer.register_forward_hook(after) for layer in layers]
+        yield states
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_tapped(model: nn.Module, output: Mapping[str, Any], states: Sequence[Tensor]) -> None:
+    """Check that the last of the recorded states, normed, are those that the model itself goes on with.
+
+    Args:
+        model: A ``SentenceTransformer``, its first module, or a transformers model.
+        output: What its first module returned: ``token_embeddings`` and ``attention_mask``.
+        states: As :func:`recorded` took them up.
+
+    Raises:
+        SettingsError: They are not: what the model does after its last layer is not known here.
+    """
+    own, real = output["token_embeddings"], output["attention_mask"].bool()
+    last = apply_final_norm(model, states[-1]) if len(states) == len(layers_of(model)) + 1 else None
+    same = last is not None and last.shape == own.shape
+    if last is None or not same or not torch.allclose(last[real], own[real], rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise SettingsError(
+            f"the layers of {type(transformer_of(model)).__name__} cannot be tapped: what it returns is "
+            "not its last layer's states, normed"
+        )
 
 
 class LayerTaps:
@@ -53,25 +99,11 @@ class LayerTaps:
             ``[rows, width, d]``, before any final norm.
 
         Raises:
-            SettingsError: The last of them, normed, are not the states that the model itself goes on with: what it
-                does after its last layer is not known here.
+            SettingsError: See :func:`check_tapped`.
         """
-        states: list[Tensor] = []
-
-        def before(_module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            states.append(arguments[0] if arguments else named["hidden_states"])
-
-        def after(_module: nn.Module, _arguments: Any, output: Any) -> None:
-            states.append(output[0] if isinstance(output, tuple) else output)
-
-        handles = [self.layers[0].register_forward_pre_hook(before, with_kwargs=True)]
-        try:
-            handles += [layer.register_forward_hook(after) for layer in self.layers]
+        with recorded(self.layers) as states:
             output: dict[str, Any] = self.model[0](dict(features))
-        finally:
-            for handle in handles:
-                handle.remove()
-        self._check(output, states)
+        check_tapped(self.model, output, states)
         return output, states
 
     def normed(self, states: Tensor) -> Tensor:
@@ -89,16 +121,6 @@ class LayerTaps:
         for module in list(self.model)[1:]:
             features = module(features)
         return cast("Tensor", features["sentence_embedding"])[:, : self.model.truncate_dim]
-
-    def _check(self, output: Mapping[str, Any], states: Sequence[Tensor]) -> None:
-        own, real = output["token_embeddings"], output["attention_mask"].bool()
-        last = self.normed(states[-1]) if len(states) == len(self) else None
-        same = last is not None and last.shape == own.shape
-        if last is None or not same or not torch.allclose(last[real], own[real], rtol=1e-3, atol=1e-4, equal_nan=True):
-            raise SettingsError(
-                f"the layers of {type(transformer_of(self.model)).__name__} cannot be tapped: what it returns is "
-                "not its last layer's states, normed"
-            )
 
 
 class AllLayers(nn.Module):

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sentsmith import __version__
 from sentsmith.corpus.datasets import data_hash
 from sentsmith.corpus.reading import read_sentences, rereadable
-from sentsmith.encoders.protocol import Encoder
+from sentsmith.encoders.protocol import Encoder, Vectors
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.files import atomic_path, make_folder, sha256, write_json
 
@@ -100,6 +101,7 @@ def embed_file(
     encoder: Encoder,
     *,
     key: dict[str, Any],
+    dtype: str = "float32",
     overwrite: bool = False,
     advance: Callable[[int], None] = lambda _: None,
 ) -> int:
@@ -107,10 +109,11 @@ def embed_file(
 
     Args:
         sentences: Opens the stream; called twice for parquet, which also stores the text.
-        output: ``.npy`` (float32 ``[rows, dimension]``) or ``.parquet`` (columns ``sentence``, ``vector``).
+        output: ``.npy`` (``[rows, dimension]``) or ``.parquet`` (columns ``sentence``, ``vector``).
         encoder: What encodes.
         key: What the vectors depend on (model, data and their hashes, options). Work of an earlier run is taken up
             only if its key is equal.
+        dtype: Of the numbers in the file, ``float32`` or ``float16``.
         overwrite: Replace a finished output.
         advance: Called with the number of rows finished since the last call.
 
@@ -118,11 +121,13 @@ def embed_file(
         Rows in the finished file.
 
     Raises:
-        InputError: Another suffix, the output exists, or there is no sentence.
+        InputError: Another suffix, the output exists, there is no sentence, or a number is too large for float16.
     """
     target = checked_output(output, overwrite=overwrite)
+    kind = np.dtype(dtype).newbyteorder("<")
+    key = {**key, "dtype": kind.name}
     part, state = target.with_name(target.name + ".part"), target.with_name(target.name + ".part.json")
-    done = _resumable(part, state, key)
+    done = _resumable(part, state, key, kind.itemsize)
     # Opened before the part, so that input that cannot be read leaves nothing behind.
     stream_of_sentences = iter(sentences())
     advance(done["rows"])
@@ -130,10 +135,10 @@ def embed_file(
         # Before the part is written: an old state would vouch for the new vectors, should this run be killed.
         state.unlink(missing_ok=True)
     with part.open("r+b" if part.exists() else "w+b") as stream:
-        stream.truncate(done["rows"] * done["dimension"] * 4)
+        stream.truncate(done["rows"] * done["dimension"] * kind.itemsize)
         stream.seek(0, os.SEEK_END)
         for block in _blocks(itertools.islice(stream_of_sentences, done["rows"], None)):
-            vectors = np.ascontiguousarray(encoder.encode(block), dtype=np.float32)
+            vectors = _converted(encoder.encode(block), kind)
             stream.write(vectors.tobytes())
             stream.flush()
             os.fsync(stream.fileno())
@@ -143,13 +148,13 @@ def embed_file(
     if done["rows"] == 0:
         part.unlink()
         raise InputError("there is no sentence to embed")
-    _finish(target, part, sentences, done["rows"], done["dimension"])
+    _finish(target, part, sentences, (done["rows"], done["dimension"]), kind)
     part.unlink()
     state.unlink()
     return int(done["rows"])
 
 
-def _resumable(part: Path, state: Path, key: dict[str, Any]) -> dict[str, Any]:
+def _resumable(part: Path, state: Path, key: dict[str, Any], size: int) -> dict[str, Any]:
     fresh = {"key": key, "rows": 0, "dimension": 0}
     if not (part.exists() and state.exists()):
         return fresh
@@ -157,7 +162,7 @@ def _resumable(part: Path, state: Path, key: dict[str, Any]) -> dict[str, Any]:
         done: dict[str, Any] = json.loads(state.read_text(encoding="utf-8"))
     except ValueError:
         return fresh
-    if done.get("key") != key or part.stat().st_size < done["rows"] * done["dimension"] * 4:
+    if done.get("key") != key or part.stat().st_size < done["rows"] * done["dimension"] * size:
         logger.warning("%s holds vectors of another model, data or setting; starting again", part)
         return fresh
     logger.info("%s: going on after %d rows", part, done["rows"])
@@ -169,25 +174,39 @@ def _blocks(sentences: Iterator[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _finish(target: Path, part: Path, sentences: Callable[[], Iterable[str]], rows: int, dimension: int) -> None:
+def _converted(vectors: Vectors, kind: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(vectors, dtype=kind)
+    if kind.itemsize < 4 and np.isinf(converted).any() and np.isfinite(vectors).all():
+        raise InputError(f"a vector holds {np.abs(vectors).max():.3g}, too much for {kind.name}; store float32")
+    return converted
+
+
+def _finish(
+    target: Path, part: Path, sentences: Callable[[], Iterable[str]], shape: tuple[int, int], kind: np.dtype[Any]
+) -> None:
     with atomic_path(target) as temporary, part.open("rb") as source:
         if target.suffix == ".npy":
             with temporary.open("wb") as stream:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)}
+                header = {"descr": kind.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(stream, header)
                 while block := source.read(1 << 22):
                     stream.write(block)
         else:
-            _write_parquet(temporary, source, iter(sentences()), rows, dimension)
+            _write_parquet(temporary, source, iter(sentences()), shape, kind)
 
 
-def _write_parquet(path: Path, source: BinaryIO, sentences: Iterator[str], rows: int, dimension: int) -> None:
+def _write_parquet(
+    path: Path, source: BinaryIO, sentences: Iterator[str], shape: tuple[int, int], kind: np.dtype[Any]
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([("sentence", pa.string()), ("vector", pa.list_(pa.float32(), dimension))])
+    rows, dimension = shape
+    vector = pa.list_(pa.from_numpy_dtype(kind), dimension)
+    schema = pa.schema([("sentence", pa.string()), ("vector", vector)])
     with pq.ParquetWriter(path, schema) as writer:
         for block in _blocks(itertools.islice(sentences, rows)):
-            values = np.frombuffer(source.read(len(block) * dimension * 4), dtype=np.float32)
+            values = np.frombuffer(source.read(len(block) * dimension * kind.itemsize), dtype=kind)
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(values), dimension)
             writer.write_table(pa.table([pa.array(block), vectors], schema=schema))

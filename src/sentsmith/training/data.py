@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sentsmith.corpus.audit import find_record
 from sentsmith.corpus.datasets import data_hash
-from sentsmith.corpus.reading import read_conditional, read_rankings, read_sentences, read_triplets
+from sentsmith.corpus.reading import read_conditional, read_pairs, read_rankings, read_sentences, read_triplets
 from sentsmith.errors import InputError
 from sentsmith.training.settings import SourceSettings
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _MOST_HELD_OUT = 1000
 
@@ -78,7 +80,7 @@ def load_rows(
     from datasets import Dataset
 
     opened = _sentences(settings) if read is None else read(settings.train)
-    rows = list(_limited(opened, settings.limit))
+    rows = list(limited(opened, settings.limit))
     if not rows:
         raise InputError("holds no rows to train on", path=settings.train)
     names = list(rows[0])
@@ -99,6 +101,11 @@ def load_rows(
 def triplet_rows(path: str) -> Iterator[dict[str, str]]:
     """Open triplets (anchor, positive, negative) for :func:`load_rows`."""
     return (asdict(row) for row in read_triplets(path))
+
+
+def pair_rows(path: str, scale: float) -> Iterator[dict[str, Any]]:
+    """Open scored pairs (sentence1, sentence2, score) for :func:`load_rows`; ``scale`` is the highest score."""
+    return (asdict(row) for row in read_pairs(path, scale=scale))
 
 
 def ranking_rows(path: str) -> Iterator[dict[str, list[str]]]:
@@ -130,7 +137,8 @@ def _sentences(settings: SourceSettings) -> Iterator[dict[str, str]]:
     return ({"sentence": sentence} for sentence in read_sentences(settings.train, column=settings.column))
 
 
-def _limited(rows: Iterable[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
+def limited(rows: Iterable[T], limit: int | None) -> Iterator[T]:
+    """Yield the first ``limit`` of some rows; all of them for None."""
     return itertools.islice(rows, limit)
 
 

@@ -58,6 +58,7 @@ class Plan:
             (``model.…``); the others have ``training.learning_rate``.
         notes: Lines for the model card.
         facts: What the run record keeps of the method, under its name.
+        learned: What it keeps there of the trained model.
         seconds: What the stages before the training took, by name.
     """
 
@@ -72,6 +73,7 @@ class Plan:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    learned: Callable[[SentenceTransformer], Mapping[str, Any]] = field(default=lambda _: {})
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -208,7 +210,7 @@ def _judge(recipe: Recipe, plan: Plan) -> Judge | None:
     if plan.judge is not None:
         return plan.judge
     if recipe.data.dev:
-        return ScoredPairsJudge(recipe.data.dev)
+        return ScoredPairsJudge.of_files(recipe.data.dev)
     if len(plan.rows.held_out) < 2:
         return None
     columns = plan.rows.held_out.column_names
@@ -274,8 +276,8 @@ def _record(
     seen = steps * recipe.training.batch_size * trainer.args.world_size
     result["speed"] = {"steps": steps, "rows_per_second": round(seen / seconds, 2)}
     result["seconds"] |= plan.seconds
-    if plan.facts:
-        result[recipe.method] = dict(plan.facts)
+    if facts := {**plan.facts, **plan.learned(plan.model)}:
+        result[recipe.method] = facts
     result["processes"] = processes.count()
     result["precision"] = precision
     result["chunking"] = {

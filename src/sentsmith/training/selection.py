@@ -20,7 +20,7 @@ from sentsmith.encoders.embedding import ModelEncoder, max_length
 from sentsmith.encoders.protocol import Encoder
 from sentsmith.evaluation.conditional import read_labelled, score_conditional
 from sentsmith.evaluation.ordering import ranking_correlation
-from sentsmith.evaluation.pairs import read_scored_pairs
+from sentsmith.evaluation.pairs import ScoredPairs, read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
 from sentsmith.files import write_json
 from sentsmith.training.blend import Blend
@@ -50,17 +50,24 @@ class ScoredPairsJudge:
     """The mean over files of scored pairs of Spearman × 100 between the model's similarity and gold.
 
     Args:
-        paths: Dev files, for example STS-B's dev part.
-
-    Raises:
-        InputError: A file is missing, empty, or its scores are out of range.
+        pairs: Of each file.
+        source: Where they are from.
     """
 
     metric = "spearman"
 
-    def __init__(self, paths: Sequence[str | Path]) -> None:
-        self.source = ", ".join(str(path) for path in paths)
-        self.pairs = [read_scored_pairs(path) for path in paths]
+    def __init__(self, pairs: Sequence[ScoredPairs], source: str) -> None:
+        self.pairs = pairs
+        self.source = source
+
+    @classmethod
+    def of_files(cls, paths: Sequence[str | Path]) -> Self:
+        """Return a judge over dev files, for example STS-B's dev part.
+
+        Raises:
+            InputError: A file is missing, empty, or its scores are out of range.
+        """
+        return cls([read_scored_pairs(path) for path in paths], ", ".join(map(str, paths)))
 
     def score(self, encoder: Encoder) -> float:
         """Return the mean Spearman × 100."""

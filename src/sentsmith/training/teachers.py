@@ -34,12 +34,14 @@ class Teacher:
         model: Frozen, in evaluation mode, cut to the sentence length of the training.
         key: What its vectors depend on: the hash of its weights and how it is read.
         weight: Of its vectors, where those of several models are summed.
+        dtype: Of the numbers that are kept of its vectors, ``float32`` or ``float16``.
     """
 
     name: str
     model: SentenceTransformer
     key: Mapping[str, Any]
     weight: float = 1.0
+    dtype: str = "float32"
 
 
 def load_teacher(
@@ -90,7 +92,7 @@ def same_teachers(teachers: Sequence[Teacher], work: Path) -> None:
 def read_once(
     teacher: Teacher, sentences: Sequence[str], output: Path, *, key: Mapping[str, Any] | None = None, progress: bool
 ) -> None:
-    """Embed the sentences into the file ``output`` (``.npy``, float32 ``[n, d]``); goes on where a killed run was.
+    """Embed the sentences into the file ``output`` (``.npy``, ``[n, d]``); goes on where a killed run was.
 
     Args:
         teacher: What embeds.
@@ -104,4 +106,11 @@ def read_once(
     logger.info("reading the teacher %s once: %d sentences", teacher.name, len(sentences))
     encoder = as_encoder(teacher.model)
     with tqdm(desc=teacher.name, total=len(sentences), unit=" rows", file=sys.stderr, disable=not progress) as bar:
-        embed_file(lambda: sentences, output, encoder, key=dict(key or teacher.key), advance=bar.update)
+        embed_file(
+            lambda: sentences,
+            output,
+            encoder,
+            key=dict(key or teacher.key),
+            dtype=teacher.dtype,
+            advance=bar.update,
+        )

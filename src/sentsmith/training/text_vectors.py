@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,20 +36,20 @@ class TextVectors:
 
     Attributes:
         path: The file they lie in.
-        vectors: float32 ``[texts, d]``, read through the operating system's cache, never as a whole.
+        vectors: ``[texts, d]``, in the teacher's dtype, read through the operating system's cache, never as a whole.
         places: Text → its row in ``vectors``.
         seconds: What the pass over the texts took, in this run or an earlier one.
         found: Whether an earlier run had made them.
     """
 
     path: Path
-    vectors: NDArray[np.float32]
+    vectors: NDArray[Any]
     places: Mapping[str, int]
     seconds: float
     found: bool
 
     def look_up(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the vectors of these rows, float32 ``[…, d]``."""
+        """Return the vectors of these rows, ``[…, d]``, in the file's dtype."""
         return torch.from_numpy(np.asarray(self.vectors[rows]))
 
 
@@ -88,7 +88,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 def _embed_or_find(teacher: Teacher, texts: Sequence[str], folder: Path, *, progress: bool) -> tuple[Path, bool]:
     """Return the file of the vectors, and whether it was there."""
-    key = {**teacher.key, "texts": _hash(texts)}
+    key = {**teacher.key, "texts": _hash(texts), "dtype": teacher.dtype}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     path = folder / f"{name}.npy"
     if path.exists():
@@ -124,12 +124,12 @@ def _alone(path: Path) -> Iterator[None]:
     lock.unlink(missing_ok=True)
 
 
-def _opened(path: Path, texts: int) -> NDArray[np.float32]:
+def _opened(path: Path, texts: int) -> NDArray[Any]:
     try:
-        vectors: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
+        vectors: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise InputError("holds no vectors; delete it, and they are made again", path=path) from error
-    if vectors.ndim != 2 or len(vectors) != texts or vectors.dtype != np.float32:
+    if vectors.ndim != 2 or len(vectors) != texts or vectors.dtype not in (np.float32, np.float16):
         reason = f"holds {vectors.dtype} {list(vectors.shape)} instead of the vectors of {texts} texts; delete it"
         raise InputError(reason, path=path)
     return vectors

@@ -117,7 +117,7 @@ def run(
     set_seed(recipe.training.seed)
     # The teachers may take hours: what can be wrong is looked at before them.
     check_enough(recipe, len(rows.train))
-    judge: Judge | None = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else None
+    judge: Judge | None = ScoredPairsJudge.of_files(recipe.data.dev) if recipe.data.dev else None
     student = prepare(load(recipe.model), recipe.distill)
     teachers = [_teacher(settings, recipe, rows) for settings in recipe.distill.teachers]
     narrow, wide = _widths(recipe, student, teachers)

@@ -94,7 +94,7 @@ def _check(recipe: Recipe, rows: TrainingRows, starts: list[str]) -> None:
     if recipe.jtcse.joint:
         check_enough(recipe, len(rows.train))
     if recipe.data.dev:
-        ScoredPairsJudge(recipe.data.dev)
+        ScoredPairsJudge.of_files(recipe.data.dev)
     model, _ = prepare(recipe, starts, starts)
     resolve_precision(recipe.training.precision, model.device.type)
 

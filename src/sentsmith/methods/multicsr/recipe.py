@@ -133,7 +133,7 @@ def run(
     rows, sources = _rows(recipe)
     # The masker may take hours: what can be wrong is looked at before it.
     check_enough(recipe, len(rows.train))
-    judge = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else None
+    judge = ScoredPairsJudge.of_files(recipe.data.dev) if recipe.data.dev else None
     # A new head draws its weights: the seed has to stand before the model is built.
     set_seed(recipe.training.seed)
     model = prepare(load(recipe.model), settings)

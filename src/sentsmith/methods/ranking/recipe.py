@@ -162,7 +162,7 @@ def run(
     rows, facts = lists.rows, dict(lists.facts)
     # The teacher may take hours: what can be wrong is looked at before it.
     check_enough(recipe, len(rows.train))
-    judge = ScoredPairsJudge(recipe.data.dev) if recipe.data.dev else _judge(rows)
+    judge = ScoredPairsJudge.of_files(recipe.data.dev) if recipe.data.dev else _judge(rows)
     set_seed(recipe.training.seed)
     model = load(recipe.model)
     teacher = None if recipe.ranking.target == "list" else _teacher(recipe)

@@ -1,0 +1,189 @@
+"""FREEZE as a training run: the frozen model is read once, then encoders and a head learn from the scored pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import model_validator
+
+from sentsmith.methods.freeze.settings import AutoencoderSettings, FreezeSettings
+from sentsmith.training.settings import Recipe as SharedRecipe
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from sentsmith.evaluation.pairs import ScoredPairs
+    from sentsmith.methods.freeze.store import LayerStore, StoreCollator
+    from sentsmith.training.selection import Judge
+
+_ENCODERS = r".*\.encoders\..*"
+
+
+class Recipe(SharedRecipe):
+    """A FREEZE recipe; ``model`` is any transformer, or a FREEZE model to go on with; rows are scored pairs."""
+
+    method: Literal["freeze"] = "freeze"
+    freeze: FreezeSettings = FreezeSettings()
+
+    @model_validator(mode="after")
+    def _settings_that_do_not_go_together(self) -> Self:
+        settings = self.freeze
+        changed = [
+            name for name, field in FreezeSettings.model_fields.items() if getattr(settings, name) != field.default
+        ]
+        linear = settings.start in ("cosines", "pca")
+        refused = {
+            "data.column is for sentences; these rows are found by their columns' names": self.data.column is not None,
+            "freeze.start cosines has no codes: leave freeze.bottleneck and late_bottleneck": (
+                settings.start == "cosines" and ("bottleneck" in changed or "late_bottleneck" in changed)
+            ),
+            "freeze.depth is that of encoders with hidden layers: freeze.start scratch or autoencoder": (
+                linear and "depth" in changed
+            ),
+            "freeze.late_bottleneck is for one freeze.bottleneck, not for a list": (
+                settings.late_bottleneck is not None and isinstance(settings.bottleneck, tuple)
+            ),
+            "freeze.start cosines has no encoders to train: leave freeze.train_encoders and encoder_learning_rate": (
+                settings.start == "cosines" and ("train_encoders" in changed or "encoder_learning_rate" in changed)
+            ),
+            "freeze.encoder_learning_rate is for encoders that learn, and freeze.train_encoders is off": (
+                not settings.train_encoders and "encoder_learning_rate" in changed
+            ),
+            "freeze.autoencoder is read with freeze.start autoencoder; with pca or normalise_input its sentences are": (
+                settings.autoencoder != AutoencoderSettings() and not self.reads_sentences
+            ),
+            "freeze.combine summed is the sum of codes: freeze.start scratch or autoencoder": (
+                settings.combine == "summed" and linear
+            ),
+            "freeze.combine summed has one cosine, the learned similarity itself: freeze.head nonnegative": (
+                settings.combine == "summed" and settings.head != "nonnegative"
+            ),
+            "freeze.combine summed needs all layers: leave freeze.leave_out": (
+                settings.combine == "summed" and bool(settings.leave_out)
+            ),
+            "freeze.hidden is for freeze.head mlp": "hidden" in changed and settings.head != "mlp",
+            "freeze.readout attention learns what it reads, so nothing can be stored: leave freeze.look_up": (
+                settings.readout == "attention" and "look_up" in changed
+            ),
+            "freeze.noise is on what encoders read, and freeze.start cosines has none": (
+                settings.noise > 0 and settings.start == "cosines"
+            ),
+            "freeze.store and store_dtype are for stored vectors, and the frozen model runs in every step": (
+                not (self.looks_up or self.reads_sentences) and ("store" in changed or "store_dtype" in changed)
+            ),
+            "training.blend averages with the start model, whose encoders are random or an autoencoder's; leave it 1": (
+                self.training.blend != 1.0
+            ),
+        }
+        for message, wrong in refused.items():
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether training looks up what the frozen model said, in place of running it."""
+        return self.freeze.look_up and self.freeze.readout != "attention"
+
+    @property
+    def reads_sentences(self) -> bool:
+        """Whether the frozen model is read over raw sentences."""
+        return self.freeze.start in ("pca", "autoencoder") or self.freeze.normalise_input
+
+    def reads(self) -> tuple[str, ...]:
+        """Return what every recipe reads, the raw sentences, and the folder of the store."""
+        more = (self.freeze.autoencoder.sentences, self.freeze.store)
+        return (*super().reads(), *(name for name in more if name is not None))
+
+
+def run(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Train by ``recipe`` into the folder ``output``; returns the run record.
+
+    Raises:
+        InputError: The data, the model or the output folder are wrong.
+        SettingsError: The settings do not fit the model.
+        SentsmithError: The training failed.
+    """
+    from transformers import set_seed
+
+    from sentsmith.methods.freeze.build import Building, open_model
+    from sentsmith.methods.freeze.objective import FreezeLoss
+    from sentsmith.methods.freeze.store import dev_pairs, shared_sentences
+    from sentsmith.training.data import load_rows, pair_rows
+    from sentsmith.training.output import Output
+    from sentsmith.training.run import Plan, check_enough, train
+
+    settings = recipe.freeze
+    place = Output(Path(output), resume, overwrite)
+    place.check(recipe)
+    rows = load_rows(
+        recipe.data,
+        lambda path: pair_rows(path, settings.scale),
+        held_out=recipe.data.kept_apart,
+        seed=recipe.training.seed,
+    )
+    check_enough(recipe, len(rows.train))
+    dev, source = dev_pairs(recipe.data.dev, rows)
+    if shared := shared_sentences(rows, dev):
+        rows.warnings.append(f"{shared} sentences of the pairs that choose the checkpoint are trained on too")
+    # Encoders draw their weights.
+    set_seed(recipe.training.seed)
+    opened = open_model(recipe)
+    building = Building(recipe, rows, opened, place.open(recipe, rows.sha256), progress=progress)
+    model = building.model()
+    store = building.store(dev) if recipe.looks_up else None
+    plan = Plan(
+        model=model,
+        loss=lambda trained, chunking: FreezeLoss(trained, settings.loss, chunking=chunking),
+        rows=rows,
+        collator=None if store is None else lambda trained: _collator(trained, store),
+        judge=_judge(dev, source, store),
+        learning_rates={_ENCODERS: settings.encoder_learning_rate},
+        notes=_notes(recipe),
+        facts=building.facts,
+        learned=lambda trained: {"weights": trained[-1].weights},
+        seconds=building.seconds,
+    )
+    # The folder is this run's own by now.
+    return train(recipe, plan, replace(place, resume=True, overwrite=False), progress=progress)
+
+
+def _judge(dev: Sequence[ScoredPairs], source: str, store: LayerStore | None) -> Judge | None:
+    from sentsmith.methods.freeze.store import StoreJudge
+    from sentsmith.training.selection import ScoredPairsJudge
+
+    if not dev:
+        return None
+    return ScoredPairsJudge(dev, source) if store is None else StoreJudge(dev, source, store)
+
+
+def _collator(model: SentenceTransformer, store: LayerStore) -> StoreCollator:
+    from sentsmith.methods.freeze.store import StoreCollator
+
+    return StoreCollator(preprocess_fn=model.preprocess, store=store)
+
+
+def _notes(recipe: Recipe) -> list[str]:
+    settings = recipe.freeze
+    notes = [
+        "Method: FREEZE; the vectors of all layers of a frozen model, each through an encoder of its own.",
+        f"Readout: {settings.readout}; how sentences end: {settings.punctuation}; loss: {settings.loss}.",
+    ]
+    if settings.head == "nonnegative":
+        notes.append("The cosine of two vectors ranks pairs as the learned similarity does.")
+    else:
+        notes.append(
+            f"Its similarity is that of its head ({settings.head}): `model[-1].pair_scores(first, second)` on two "
+            "arrays of its vectors. Their cosine weighs all layers alike and is not what was trained."
+        )
+    return notes
