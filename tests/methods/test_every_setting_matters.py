@@ -203,7 +203,8 @@ RANKING = {
     "ranking.absolute_column_sign": (("ranking.omega=3",), "ranking.absolute_column_sign=true", differ),
     "ranking.log_epsilon": ((), "ranking.log_epsilon=0.1", differ),
 }
-OTHERS = {"method", "training.save_steps"}
+# A search reads `tune`, and nothing else does: ../training/test_tuning.py.
+OTHERS = {"method", "training.save_steps", "tune"}
 WHITENING = {
     "model": ((), "model={llama}", differ),
     "data.train": ((), "data.train={repeated}", differ),

@@ -16,6 +16,10 @@ def train(
         list[str] | None,
         typer.Option("--set", help="key=value over the recipe, e.g. training.seed=1. Repeatable."),
     ] = None,
+    tune: Annotated[
+        int | None,
+        typer.Option("--tune", min=1, help="Search the recipe's section tune: so many trials, and keep the best."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run, if there is one.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete what the output folder holds.")] = False,
     quiet: console.Quiet = False,
@@ -26,9 +30,16 @@ def train(
     from sentsmith.methods.registry import load_recipe
 
     settings, method = load_recipe(recipe, overrides or ())
-    result = method.run(
-        settings, output, resume=resume, overwrite=overwrite, progress=console.progress_wanted(quiet=quiet)
-    )
+    progress = console.progress_wanted(quiet=quiet)
+    if tune is not None:
+        from sentsmith.training import tuning
+
+        found = tuning.tune(
+            settings, method.run, output, trials=tune, resume=resume, overwrite=overwrite, progress=progress
+        )
+        console.show_json(found) if as_json else console.say(f"{output}: {tuning.outcome(found)}")
+        return
+    result = method.run(settings, output, resume=resume, overwrite=overwrite, progress=progress)
     if as_json:
         console.show_json(result)
         return

@@ -17,6 +17,7 @@ from sentsmith.training.settings import BaseRecipe
 logger = logging.getLogger(__name__)
 
 WORK = "work"
+SEARCH = "tuning.json"
 _DATA = "data.sha256"
 _PROCESSES = "processes"
 
@@ -29,11 +30,13 @@ class Output:
         folder: Where the model goes.
         resume: Go on with an unfinished run; start one if there is none.
         overwrite: Delete the run that it holds.
+        search: Whether it is the folder of a search for settings, which a single run does not go on with.
     """
 
     folder: Path
     resume: bool = False
     overwrite: bool = False
+    search: bool = False
 
     @property
     def work(self) -> Path:
@@ -46,7 +49,8 @@ class Output:
         Raises:
             InputError: The folder is a file, holds a finished run (and ``overwrite`` is off), holds an unfinished one
                 (and neither ``resume`` nor ``overwrite`` is on), holds something else or what the run reads, or its
-                run was begun with other settings; or there are several processes, and the method knows only one.
+                run was begun with other settings, or as a search; or there are several processes, and the method knows
+                only one.
         """
         if processes.count() > 1 and not recipe.several_processes:
             raise InputError(f"{recipe.method} trains in one process, not in {processes.count()}; start it by itself")
@@ -101,6 +105,9 @@ class Output:
         return self.work
 
     def _check_settings(self, recipe: BaseRecipe) -> None:
+        if (self.folder / SEARCH).exists() != self.search:
+            how = "without --tune: it is a single run" if self.search else "with --tune: it is a search"
+            raise InputError(f"was begun {how}; go on with it as such, or give --overwrite", path=self.folder)
         begun = self.work / record.SETTINGS
         if not begun.exists():
             return

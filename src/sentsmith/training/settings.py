@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from sentsmith.settings import Settings
 
@@ -116,11 +125,75 @@ class BaseRecipe(Settings):
         return (self.model, self.data.train)
 
 
+class Range(Settings):
+    """The values between two bounds, both among them; whole numbers where both bounds are."""
+
+    low: int | float = Field(allow_inf_nan=False, description="Lower bound")
+    high: int | float = Field(allow_inf_nan=False, description="Upper bound")
+    log: bool = Field(default=False, description="Search the logarithms: as many values from 1 to 10 as from 10 to 100")
+    step: int | float | None = Field(default=None, gt=0, description="Distance of the values, counted from low")
+
+    @property
+    def whole(self) -> bool:
+        """Whether the values are whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        refused = {
+            f"low {self.low} is not below high {self.high}": self.low >= self.high,
+            f"log needs a low above 0, and it is {self.low}": self.log and self.low <= 0,
+            "log and step exclude each other; give one": self.log and self.step is not None,
+            f"step {self.step} is no whole number, and both bounds are; write a bound as 1.0": (
+                self.whole and not isinstance(self.step, int | None)
+            ),
+        }
+        for message, wrong in refused.items():
+            if wrong:
+                raise ValueError(message)
+        return self
+
+
+def _kind_of_values(value: Any) -> str | None:
+    if isinstance(value, list | tuple):
+        return "choices"
+    return "range" if isinstance(value, Mapping | Range) else None
+
+
+Choices = Annotated[tuple[Any, ...], Field(min_length=1)]
+Values = Annotated[
+    Annotated[Choices, Tag("choices")] | Annotated[Range, Tag("range")],
+    Discriminator(
+        _kind_of_values,
+        custom_error_type="values",
+        custom_error_message="what to try is a list of values, or a mapping {low, high, log, step}",
+    ),
+]
+
+
 class Recipe(BaseRecipe):
     """What every recipe has whose model is trained step by step."""
 
     data: DataSettings
     training: TrainingSettings = TrainingSettings()
+    tune: Mapping[str, Values] = Field(
+        default={},
+        description="What train --tune searches: setting → list of values, or {low, high, log, step}. Nothing else "
+        "reads it",
+    )
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _dotted(cls, value: Any) -> Any:
+        return _flat(value) if isinstance(value, Mapping) else value
+
+    @model_serializer(mode="wrap")
+    def _no_empty_tune(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A recipe that searches nothing has the hash that it had before there was a search.
+        result: dict[str, Any] = serialize(self)
+        if not self.tune:
+            result.pop("tune", None)
+        return result
 
     @model_validator(mode="after")
     def _patience_with_a_judge(self) -> Self:
@@ -131,3 +204,14 @@ class Recipe(BaseRecipe):
     def reads(self) -> tuple[str, ...]:
         """Return what every recipe reads, and the dev files."""
         return (*super().reads(), *self.data.dev)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return ``{training: {seed: …}}`` as ``{training.seed: …}``; a mapping with a bound is a range."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and not {"low", "high"} & set(value):
+            result |= _flat(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
