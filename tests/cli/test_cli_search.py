@@ -94,6 +94,15 @@ def test_an_index_is_kept_before_anything_is_embedded(text, tmp_path, loaded, se
     assert sentsmith_("index", text, tmp_path / "a", "--overwrite")[0] == 0
 
 
+def test_a_model_whose_similarity_is_no_product_of_vectors_is_refused(text, tmp_path, loaded, sentsmith_, monkeypatch):
+    monkeypatch.setattr(Letters, "pair_scores", lambda self, first, second: first[:, 0], raising=False)
+    monkeypatch.setattr(Letters, "encode", None)  # nothing is embedded in vain
+    code, _, said = sentsmith_("index", text, tmp_path / "index")
+    assert code == 2
+    assert "train with freeze.head nonnegative" in said
+    assert not (tmp_path / "index").exists()
+
+
 def test_a_column_can_be_named(tmp_path, loaded, sentsmith_):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "not this one", "other": "but this one"}\n')

@@ -93,3 +93,32 @@ def test_options_of_diagnostics_without_it_are_an_error(data, tmp_path):
     result = run("m", "--suite", "sts-dev", "--tokens", 8, "--data-dir", data, "--output", tmp_path)
     assert isinstance(result.exception, SettingsError)
     assert "add it to the suites" in str(result.exception)
+
+
+def test_layers_errors_and_shared_sentences_of_a_real_model(data, tmp_path, tiny_bert, monkeypatch):
+    from sentsmith.report.runs import compare
+
+    monkeypatch.undo()
+    dev = "a man sings .,a man sings again .,4.8\na dog runs .,the cat sleeps .,0.5\nred book .,a blue book .,2.5\n"
+    (data / "sts" / "STSBenchmark" / "dev.csv").write_text(dev)
+    (tmp_path / "train.txt").write_text("A dog runs\n")
+    arguments = (tiny_bert, "--suite", "layers,errors,sts-dev", "--data-dir", data, "--output", tmp_path / "out")
+    result = run(*arguments, "--trained-on", tmp_path / "train.txt")
+    assert result.exit_code == 0, result.output
+    written = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert written["details"]["tasks"]["STSB-dev"]["without_shared"]["left_out"] == 1
+    assert written["details"]["seconds"]["layers"] > 0
+    for said in ("(2 of 3)", "The best single layer", "last token", "off by"):
+        assert said in result.stdout
+    assert "last token: 2 points" in (tmp_path / "out" / "layers.svg").read_text()
+    titles = {section.title for section in compare([tmp_path / "out"]).sections}
+    assert {"Correlation by layer", "Largest errors"} <= titles
+
+
+def test_training_data_is_for_a_model_and_for_sts(data, tmp_path):
+    arguments = ("--data-dir", data, "--output", tmp_path / "out", "--trained-on", tmp_path)
+    wrong = run("m", "--suite", "errors", *arguments)
+    assert "add one to the suites" in str(wrong.exception)
+    llm = run("--llm", "x", *arguments)
+    assert isinstance(llm.exception, SettingsError)
+    assert "--trained-on" in str(llm.exception)

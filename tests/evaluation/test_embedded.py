@@ -96,7 +96,7 @@ def test_whoever_measures_pairs_against_gold_asks_the_model(tmp_path):
     model = Nearness()
     by_hand = [-2, -5, -7, -1]  # of which -2 should be the highest
     assert score_pairs(model, pairs) == pytest.approx(0.8)
-    assert ScoredPairsJudge([file]).score(model) == pytest.approx(80)
+    assert ScoredPairsJudge.of_files([file]).score(model) == pytest.approx(80)
     assert diagnose(model, pairs).score == pytest.approx(80)
     task = StsTask("STSB-dev", "dev", (StsSubset("STSB", pairs),))
     result = measure(model, {"sts-dev": [task]}, name="m")

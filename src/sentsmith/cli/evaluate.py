@@ -32,7 +32,8 @@ def evaluate(
         str,
         typer.Option(
             help="Suites, separated by commas: sts, transfer, bitext, captions; nothing of the tests: sts-dev, "
-            "diagnostics, dependency, degradation (of sts where that is given too); of given files: lists, conditional."
+            "diagnostics, dependency, layers, errors, degradation (of sts where that is given too); of given files: "
+            "lists, conditional."
         ),
     ] = "sts",
     data_dir: Annotated[
@@ -50,6 +51,13 @@ def evaluate(
         typer.Option(
             help="With conditional: a file of C-STS (sentence1, sentence2, condition, label); may be given several "
             "times."
+        ),
+    ] = None,
+    trained_on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With sts, sts-dev: a file that MODEL was trained on; the scores without the sentences that are in it "
+            "are told too. May be given several times."
         ),
     ] = None,
     sentence: Annotated[
@@ -94,6 +102,7 @@ def evaluate(
         if not models:
             raise SettingsError("nothing to measure: give a MODEL (a folder, a hub name, or minilm), or --llm SPEC")
         given: dict[str, Any] = {"lists": lists or (), "conditional": conditional or ()}
+        given["trained_on"] = trained_on or ()
         _measure(models, suites, data_dir, output, given, sentence=sentence, tokens=tokens, as_json=as_json)
         return
     if models:
@@ -101,6 +110,7 @@ def evaluate(
     asking.refuse(context, ("sentence", "tokens"), "is for the suite diagnostics, which --llm has not")
     asking.refuse(context, ("lists",), "is for the suite lists, which --llm has not")
     asking.refuse(context, ("conditional",), "is for the suite conditional, which --llm has not")
+    asking.refuse(context, ("trained_on",), "is for a MODEL: give one in place of --llm, or leave it out")
     from sentsmith.methods.multicsr import direct
 
     price, most = asking.price_of(price_in, price_out), asking.budget_of(budget)
@@ -149,7 +159,7 @@ def _measure(
 ) -> None:
     from sentsmith.encoders.embedding import as_encoder
     from sentsmith.encoders.loading import load
-    from sentsmith.evaluation import degradation, dependency, diagnostics
+    from sentsmith.evaluation import degradation, dependency, diagnostics, largest_errors, layers, shared
     from sentsmith.evaluation import lists as ranked
     from sentsmith.evaluation.conditional import submission_lines
     from sentsmith.evaluation.suite import evaluate_models, table
@@ -178,14 +188,16 @@ def _measure(
         for line in submission_lines(result):
             console.say(line)
     for title, found in {
+        "Spearman without the sentences it was trained on (pairs left)": shared.table(results),
         "Diagnostics, over STS-B's dev part": diagnostics.table(results),
         "Dependency of a sentence's tokens on the one it is read from, over STS-B's dev part": dependency.table(
             results
         ),
         "Average score by number of layers": degradation.table(results),
+        "The best single layer, over STS-B's dev part": layers.table(results),
         "Ranked lists: Kendall's τ times 100; neighbours in order in %": ranked.table(results),
     }.items():
         if found[1]:
             console.show_table(title, *found)
-    for line in degradation.turning_lines(results):
+    for line in [*degradation.turning_lines(results), *largest_errors.lines(results)]:
         console.say(line)

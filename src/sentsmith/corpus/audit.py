@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,22 @@ def audit(
         record=None,
     )
     return _recorded(report, record)
+
+
+def look_for(texts: Iterable[SourceText], train_paths: Sequence[str | Path]) -> Tally:
+    """Look for texts in training data, as :func:`audit` does, with no record of it.
+
+    Args:
+        texts: Of the test sets, without space around them.
+        train_paths: Files or folders.
+
+    Raises:
+        InputError: One of them cannot be read, or holds no text.
+    """
+    tally = Tally(OverlapIndex(texts))
+    for path in train_paths:
+        _compare(path, None, tally, None)
+    return tally
 
 
 def _check_output(train_path: str | Path, output: str | Path | None) -> None:

@@ -150,6 +150,10 @@ class Tally:
             source = self.index.sources[min(self.index.files_of[test])]
             kept.append({"train": text[:300], "test": self.index.texts[test][:300], "file": source})
 
+    def repeated(self) -> set[str]:
+        """Return the test texts that were met."""
+        return {self.index.texts[test] for test in self._best}
+
     def files(self) -> dict[str, FileTally]:
         """Return the counts of each test file, in the order they were read."""
         tallies = [FileTally(rows=self._rows_of.get(file, 0)) for file in range(len(self.index.sources))]

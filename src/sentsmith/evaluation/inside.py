@@ -6,13 +6,19 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentsmith.encoders.protocol import Encoder
+from sentsmith.errors import InputError
 from sentsmith.evaluation.degradation import DEGRADATION, measure_degradation, turning
 from sentsmith.evaluation.dependency import DEPENDENCY, measure_dependency
 from sentsmith.evaluation.diagnostics import Diagnosis, DiagnosticSettings, diagnose
+from sentsmith.evaluation.largest_errors import ERRORS, measure_errors
+from sentsmith.evaluation.layers import LAYERS, best_line, measure_layers
 from sentsmith.evaluation.sts import StsTask, load_part, load_sts, load_sts_dev
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +27,8 @@ INSIDE: dict[str, str] = {
     DIAGNOSTICS: "geometry, attention and cost, over STS-B's dev part: nothing of the tests",
     DEPENDENCY: "how far the tokens of a sentence say the same as its vector, over STS-B's dev part",
     DEGRADATION: "the scores of sts, if that suite is asked for too, else of sts-dev, by the number of layers",
+    LAYERS: "what each layer alone is worth, by its last token and by its mean, over STS-B's dev part",
+    ERRORS: "the pairs of STS-B's dev part on which the model and people are farthest apart",
 }
 
 
@@ -46,13 +54,28 @@ def check_inside(encoder: Encoder, suites: Iterable[str]) -> None:
     Raises:
         InputError: It cannot.
     """
-    from sentsmith.encoders.layers import transformer_of
+    from sentsmith.encoders.layers import layers_of, transformer_of
     from sentsmith.encoders.taps import AllLayers, LayerTaps, model_inside
 
-    if DEPENDENCY in suites:
+    asked = set(suites)
+    if asked & {DEPENDENCY, DEGRADATION}:
+        _refuse_layered(model_inside(encoder).model)
+    if DEPENDENCY in asked:
         transformer_of(model_inside(encoder).model)
-    if DEGRADATION in suites:
+    if DEGRADATION in asked:
         AllLayers(LayerTaps(model_inside(encoder).model))
+    if LAYERS in asked:
+        layers_of(model_inside(encoder).model)
+
+
+def _refuse_layered(model: SentenceTransformer) -> None:
+    from sentsmith.encoders.layered import LayeredTransformer
+
+    if isinstance(model[0], LayeredTransformer):
+        raise InputError(
+            f"this model reads all its layers at once: it cannot be cut off after one ({DEGRADATION}) and has no token "
+            f"that it is read from ({DEPENDENCY}); the suite for it is {LAYERS}"
+        )
 
 
 def look_inside(
@@ -82,6 +105,11 @@ def look_inside(
         elif suite == DEPENDENCY:
             result[suite] = measure_dependency(encoder, tasks[suite][0].texts()).summary()
             logger.info("%s: dependency %.3f", result["model"], result[suite]["mean"])
+        elif suite == LAYERS:
+            result[suite] = measure_layers(encoder, tasks[suite][0]).summary()
+            logger.info("%s: %s", result["model"], best_line(result[suite]))
+        elif suite == ERRORS:
+            result[suite] = measure_errors(encoder, tasks[suite][0]).summary()
         else:
             result[suite] = measure_degradation(encoder, tasks[suite]).summary()
             logger.info("%s: %s", result["model"], turning(result[suite]["final_norm"]))

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,9 @@ from sentsmith.evaluation.embedded import Embedded
 from sentsmith.evaluation.lines import read_lines, rejoin
 from sentsmith.evaluation.pairs import ScoredPairs, parse_gold, read_scored_pairs
 from sentsmith.evaluation.similarity import pearson, spearman
+
+if TYPE_CHECKING:
+    from sentsmith.evaluation.shared import Shared
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ class StsTask:
         subsets: At least one.
         skipped_files: Files of the folder that were left out, and why.
         missing: Subsets that the published numbers include and this folder lacks.
+        shared: Its sentences that the model was trained on; None if nobody looked for them.
     """
 
     name: str
@@ -77,6 +81,7 @@ class StsTask:
     subsets: tuple[StsSubset, ...]
     skipped_files: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    shared: Shared | None = None
 
     def texts(self) -> Iterator[str]:
         """Yield every sentence of the task, with repetitions."""
@@ -84,7 +89,10 @@ class StsTask:
             yield from subset.pairs.texts()
 
     def score(self, embedded: Embedded) -> dict[str, Any]:
-        """Return the task's score (Spearman times 100) and how it came about."""
+        """Return the task's score (Spearman times 100) and how it came about.
+
+        If training data was looked for in it (:attr:`shared`), also what the score is without those sentences.
+        """
         return self.score_of(
             [embedded.similarity(subset.pairs.sentences1, subset.pairs.sentences2) for subset in self.subsets]
         )
@@ -110,6 +118,9 @@ class StsTask:
                 }
                 for subset, values in zip(self.subsets, predicted, strict=True)
             }
+        if self.shared is not None:
+            values = [np.asarray(part, dtype=np.float64) for part in predicted]
+            details |= self.shared.details([subset.pairs for subset in self.subsets], values)
         return details
 
 

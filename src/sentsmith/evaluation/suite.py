@@ -20,6 +20,7 @@ from sentsmith.evaluation.embedded import Embedded, Text, similarity_of
 from sentsmith.evaluation.hub import load_sts_from_hub
 from sentsmith.evaluation.inside import DIAGNOSTICS, INSIDE, check_inside, load_inside, look_inside
 from sentsmith.evaluation.lists import LISTS, load_lists
+from sentsmith.evaluation.shared import check_trained_on, described, hint, shared_with
 from sentsmith.evaluation.softmax import ProbeSettings
 from sentsmith.evaluation.sts import load_sts, load_sts_dev
 from sentsmith.evaluation.transfer import load_transfer
@@ -76,6 +77,7 @@ def load_suites(
     probe: ProbeSettings | None = None,
     lists: Sequence[str | Path] = (),
     conditional: Sequence[str | Path] = (),
+    trained_on: Sequence[str | Path] = (),
 ) -> Tasks:
     """Read the tasks of suites, so that wrong data is found before a model is loaded.
 
@@ -86,6 +88,8 @@ def load_suites(
         probe: How the classifiers of ``transfer`` are trained; SentEval's way by default.
         lists: Files of ranked lists, for the suite ``lists``.
         conditional: Files of C-STS, for the suite ``conditional``.
+        trained_on: What the model was trained on, for ``sts`` and ``sts-dev``: each of their tasks is also scored
+            without the sentences that it shares with these files.
 
     Raises:
         SettingsError: No suite, an unknown one (the nearest is suggested), one that needs ``data_dir``, files without
@@ -109,6 +113,7 @@ def load_suites(
     for name, files in given.items():
         if files and name not in names:
             raise SettingsError(f"{_GIVEN[name]} to measure are for the suite {name!r}; add it to the suites")
+    check_trained_on(trained_on, names)
     tasks: dict[str, Sequence[Task]] = {}
     for name in names:
         if name == LISTS:
@@ -119,7 +124,7 @@ def load_suites(
             hub = data_dir is None
             tasks[_STS_HUB if hub else name] = _load_suite(name, data_dir, probe or ProbeSettings(), names)
     _refuse_double(tasks)
-    return tasks
+    return shared_with(tasks, trained_on)
 
 
 def _refuse_double(tasks: Tasks) -> None:
@@ -156,6 +161,7 @@ def evaluate(
     diagnostics: DiagnosticSettings | None = None,
     lists: Sequence[str | Path] = (),
     conditional: Sequence[str | Path] = (),
+    trained_on: Sequence[str | Path] = (),
 ) -> dict[str, Any]:
     """Measure a model on whole suites; see :func:`load_suites` for the arguments and errors.
 
@@ -168,6 +174,7 @@ def evaluate(
         diagnostics: What the suite ``diagnostics`` looks at.
         lists: Files of ranked lists, for the suite ``lists``.
         conditional: Files of C-STS, for the suite ``conditional``.
+        trained_on: What the model was trained on, to score STS also without it.
 
     Returns:
         What ``results.json`` holds: ``model``; ``scores`` by task (Spearman, accuracy and Kendall's τ times 100,
@@ -177,8 +184,10 @@ def evaluate(
         each task's subset scores, rows and skipped files, seconds, versions. And, where labels are hidden,
         ``submissions`` by task: row number → prediction.
     """
-    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists, conditional=conditional)
+    given = {"lists": lists, "conditional": conditional, "trained_on": trained_on}
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe, **given)
     result = measure(encoder, tasks, name=name)
+    result["details"] |= described(trained_on)
     look_inside(encoder, tasks, diagnostics, result)
     return result
 
@@ -253,6 +262,7 @@ def evaluate_models(
     diagnostics: DiagnosticSettings | None = None,
     lists: Sequence[str | Path] = (),
     conditional: Sequence[str | Path] = (),
+    trained_on: Sequence[str | Path] = (),
     draw: Callable[[Mapping[str, Any], Diagnosis | None, Path], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Measure models one after the other and write each one's ``results.json`` as soon as it is there.
@@ -269,26 +279,33 @@ def evaluate_models(
         lists: Files of ranked lists, for the suite ``lists``.
         conditional: Files of C-STS, for the suite ``conditional``; where labels are hidden, a model's predictions are
             written into the same folder (``<file>.submission.json``).
+        trained_on: What the models were trained on, to score STS also without it.
         draw: Draws a model's result, and its diagnosis if there is one, into the same folder.
 
     Returns:
         The results, in the order of ``names``.
 
     Raises:
-        SettingsError: ``diagnostics``, ``lists`` or ``conditional`` is given and no suite of that name.
+        SettingsError: ``diagnostics``, ``lists`` or ``conditional`` is given and no suite of that name; ``trained_on``
+            and no suite of STS.
         InputError: Data, a model or the output is wrong; found before a model is loaded where possible.
     """
     if diagnostics is not None and DIAGNOSTICS not in suites:
         raise SettingsError(f"a sentence or a number of tokens is for the suite {DIAGNOSTICS!r}; add it to the suites")
     folder = make_folder(output)
-    tasks = load_suites(suites, data_dir=data_dir, probe=probe, lists=lists, conditional=conditional)
+    given = {"lists": lists, "conditional": conditional, "trained_on": trained_on}
+    tasks = load_suites(suites, data_dir=data_dir, probe=probe, **given)
+    about = described(trained_on)
     slugs = _slugs(names)
     results = []
     for name, slug in zip(names, slugs, strict=True):
         encoder, place = encoder_of(name), folder if len(names) == 1 else folder / slug
         check_inside(encoder, tasks)
         _try(encoder, tasks)
+        if "sts" in suites and not trained_on:
+            hint(name)
         results.append(measure(encoder, tasks, name=name))
+        results[-1]["details"] |= about
         diagnosis = look_inside(encoder, tasks, diagnostics, results[-1])
         for task, predictions in results[-1].pop("submissions", {}).items():
             write_json(place / submission_name(task), predictions)

@@ -8,13 +8,14 @@ from typing import Any
 
 from sentsmith.evaluation.degradation import DEGRADATION
 from sentsmith.evaluation.diagnostics import Diagnosis
+from sentsmith.evaluation.layers import LAYERS
 from sentsmith.evaluation.lists import lists_of
 from sentsmith.report import diagnosis as diagnosed
-from sentsmith.report import drift, inside
+from sentsmith.report import drift, inside, layers
 
 
 def draw(result: Mapping[str, Any], diagnosis: Diagnosis | None, folder: str | Path) -> None:
-    """Write what there is to draw of a model: its diagnosis, its ranked lists, its curve by number of layers.
+    """Write what there is to draw of a model: its diagnosis, its ranked lists, its curves by layer.
 
     Args:
         result: As :func:`sentsmith.evaluation.suite.evaluate` returns it.
@@ -30,3 +31,5 @@ def draw(result: Mapping[str, Any], diagnosis: Diagnosis | None, folder: str | P
         drift.draw(result, folder)
     if DEGRADATION in result:
         inside.draw_curve(result, folder)
+    if LAYERS in result:
+        layers.draw_layers(result, folder)

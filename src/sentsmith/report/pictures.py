@@ -43,6 +43,7 @@ def curve(
     title: str,
     chosen: float | None = None,
     mark: str = "chosen",
+    powers: bool = False,
 ) -> str:
     """Draw curves over training steps, or over anything else that is counted.
 
@@ -53,11 +54,12 @@ def curve(
         title: The picture's title.
         chosen: The x to mark as the chosen one (the checkpoint that was kept).
         mark: What the mark is called.
+        powers: Scale y by its logarithm; points that are not above 0 are left out.
 
     Raises:
         InputError: No series has a finite point.
     """
-    kept = {name: _finite_points(points) for name, points in series.items()}
+    kept = {name: _finite_points(points, above=0.0 if powers else -math.inf) for name, points in series.items()}
     kept = {name: points for name, points in kept.items() if points}
     _need(kept, title)
     with drawing():
@@ -73,6 +75,11 @@ def curve(
                 label=short(name, 40),
             )
         axis.set(xlabel=short(x_label, 60), ylabel=short(y_label, 40))
+        if powers:
+            # Its own labels are mathematics, which our style leaves as it is written.
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axis.yaxis.set_minor_formatter(lambda *_: "")
         axis.margins(x=0.02)
         if chosen is not None:
             _mark_chosen(axis, kept, chosen, f"{mark}: {short(x_label, 20)} {_number(chosen)}")
@@ -333,8 +340,8 @@ def _finite(values: Sequence[float]) -> np.ndarray[tuple[int, ...], np.dtype[np.
     return array[np.isfinite(array)]
 
 
-def _finite_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+def _finite_points(points: Sequence[tuple[float, float]], *, above: float = -math.inf) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y) and y > above]
 
 
 def _curve_words(name: str, points: list[tuple[float, float]]) -> str:

@@ -64,6 +64,7 @@ def compare(folders: Sequence[str | Path]) -> Page:
                 _lists(runs),
                 _diagnostics(runs),
                 *_inside(runs),
+                *_layers(runs),
                 _curves(runs),
                 _settings(runs),
             )
@@ -150,6 +151,7 @@ def _scores(runs: Sequence[Run]) -> Section | None:
     parts = (
         ("Averages", [_get(run.results, "averages") for run in runs]),
         ("Evaluation, task by task", [_get(run.results, "scores") for run in runs]),
+        ("Without the sentences that the model was trained on", [_without_shared(run) for run in runs]),
     )
     tables, fallen = [], []
     for caption, columns in parts:
@@ -159,6 +161,11 @@ def _scores(runs: Sequence[Run]) -> Section | None:
             fallen += [name for name in _fallen(scores, runs) if name not in fallen]
     callouts = [Callout("warning", f"Below `{runs[0].name}`: {'; '.join(fallen)}.")] if fallen else []
     return Section("Scores", callouts=callouts, tables=tables) if tables else None
+
+
+def _without_shared(run: Run) -> dict[str, Any]:
+    tasks = _items(_get(run.results, "details", "tasks"))
+    return {f"{task} without": _get(details, "without_shared", "score") for task, details in tasks}
 
 
 def _score_table(columns: Sequence[Mapping[str, float]], runs: Sequence[Run], caption: str) -> Table:
@@ -228,6 +235,20 @@ def _inside(runs: Sequence[Run]) -> list[Section]:
     from sentsmith.report.inside import sections
 
     return sections({run.name: run.results for run in runs})
+
+
+def _layers(runs: Sequence[Run]) -> list[Section]:
+    if not any(run.record.get("method") == "freeze" or {"layers", "errors"} & set(run.results) for run in runs):
+        return []  # as above
+    from sentsmith.report import freeze, largest_errors, layers
+
+    results = {run.name: run.results for run in runs}
+    found = (
+        layers.section(results),
+        *freeze.sections({run.name: (run.record, run.results) for run in runs}),
+        largest_errors.section(results),
+    )
+    return [section for section in found if section is not None]
 
 
 def _measure(value: Any) -> Cell:

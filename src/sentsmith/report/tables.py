@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
 NOT_RECORDED = "not recorded"
 """What stands where a record says nothing."""
@@ -108,6 +109,14 @@ def number(value: float, digits: int = 2) -> str:
     if isinstance(value, int):
         return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}").replace("-", "−")
     return f"{value:.{digits}f}".replace("-", "−")
+
+
+def are_numbers(values: Any) -> TypeGuard[Sequence[float]]:
+    """Whether something that a record holds is a list of finite numbers, at least one."""
+    try:
+        return len(values) > 0 and all(map(math.isfinite, values))
+    except TypeError:
+        return False
 
 
 def cell_text(cell: Cell) -> str:
