@@ -19,6 +19,7 @@ from typing import Any
 
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
+from sentsmith.encoders.protocol import Encoder
 from sentsmith.evaluation.suite import evaluate_models
 from sentsmith.methods.registry import load_recipe
 from sentsmith.training import record
@@ -40,6 +41,7 @@ class Row:
         model: What is measured where nothing is trained; filled in likewise.
         view: Turns the loaded model into the one to measure; None measures it as it is.
         seeds: The seeds of this row; None is all that are asked for.
+        trained_on: Files whose sentences the STS tests are also scored without; filled in likewise.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Row:
     model: str = ""
     view: Callable[[Any], Any] | None = None
     seeds: tuple[int, ...] | None = None
+    trained_on: tuple[str, ...] = ()
 
 
 def run(
@@ -56,6 +59,7 @@ def run(
     show: Callable[[Results], None],
     prepare: Callable[[argparse.Namespace], None],
     arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+    opened: Callable[[str, argparse.Namespace], Encoder] = lambda name, _: as_encoder(load(name)),
 ) -> None:
     """Parse the command line, do what is not done yet, and print the tables of all that is.
 
@@ -64,6 +68,7 @@ def run(
         show: Prints its tables.
         prepare: Makes what the rows need, before any of them.
         arguments: Adds options of the study's own.
+        opened: Loads a model to measure, of rows without a view.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--data-dir", default="../shared/data", help="holds sts/")
@@ -80,11 +85,11 @@ def run(
     for seed in options.seeds:
         for row in chosen:
             if row.seeds is None or seed in row.seeds:
-                _do(row, seed, options)
+                _do(row, seed, options, opened)
     show(_found(rows, options))
 
 
-def _do(row: Row, seed: int, options: argparse.Namespace) -> None:
+def _do(row: Row, seed: int, options: argparse.Namespace, opened: Callable[[str, argparse.Namespace], Encoder]) -> None:
     place = _place(row, seed, options)
     if (place / "results.json").is_file():
         return
@@ -98,10 +103,11 @@ def _do(row: Row, seed: int, options: argparse.Namespace) -> None:
             method.run(recipe, model, resume=True)
     evaluate_models(
         [model],
-        lambda name: as_encoder(row.view(load(name)) if row.view else load(name)),
+        lambda name: as_encoder(row.view(load(name))) if row.view else opened(str(name), options),
         suites=row.suites,
         output=place,
         data_dir=options.data_dir,
+        trained_on=[text.format(**fill) for text in row.trained_on],
     )
 
 

@@ -7,13 +7,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from sentsmith import __version__
 from sentsmith.corpus.reading import read_sentences
 from sentsmith.encoders.layered import make_layered
 from sentsmith.encoders.loading import load, resolve
@@ -21,12 +20,11 @@ from sentsmith.errors import SettingsError
 from sentsmith.files import sha256
 from sentsmith.methods.freeze.autoencoders import FitSettings, Reconstruction, fit
 from sentsmith.methods.freeze.codes import LayerCodes
-from sentsmith.methods.freeze.layer_encoders import Standardise
+from sentsmith.methods.freeze.layer_encoders import LayerEncoders, Standardise
 from sentsmith.methods.freeze.maps import LayerMaps
 from sentsmith.methods.freeze.settings import FreezeSettings, bottlenecks, kept_layers
-from sentsmith.methods.freeze.store import LayerStore, open_store, pair_texts
+from sentsmith.methods.freeze.store import LayerStore, frozen_teacher, open_store, pair_texts
 from sentsmith.training.data import find_audit, limited
-from sentsmith.training.teachers import Teacher
 
 if TYPE_CHECKING:
     from sentsmith.evaluation.pairs import ScoredPairs
@@ -44,8 +42,6 @@ _OF_CODES = {
 def open_model(recipe: Recipe) -> SentenceTransformer:
     """Return the frozen model, which encodes a sentence into all its layers; or the whole of a FREEZE model.
 
-    It reads as many tokens of a sentence as the training does.
-
     Raises:
         InputError: It cannot be loaded.
         SettingsError: Its layers cannot be found; or it is a FREEZE model, and the settings ask for another one.
@@ -54,11 +50,8 @@ def open_model(recipe: Recipe) -> SentenceTransformer:
     if _is_freeze(folder):
         model = load(folder)
         _check_same(settings, model)
-    else:
-        model = make_layered(folder, readout=settings.readout, punctuation=settings.punctuation)
-    longest = recipe.training.max_length
-    model.max_seq_length = min(model.max_seq_length or longest, longest)
-    return model
+        return model
+    return make_layered(folder, readout=settings.readout, punctuation=settings.punctuation)
 
 
 def _is_freeze(folder: Path) -> bool:
@@ -104,17 +97,11 @@ class Building:
         self.frozen: Any = self.opened[0]
         settings = self.recipe.freeze
         self.folder = self.work if settings.store is None else Path(settings.store)
-        # Its vectors are the same for every training on top of it.
-        self.teacher = Teacher(
+        self.teacher = frozen_teacher(
+            self.opened,
             self.recipe.model,
-            SentenceTransformer(modules=[self.frozen], device=str(self.opened.device)).eval(),
-            {
-                "model": sha256(resolve(self.recipe.model)),
-                "readout": self.frozen.readout,
-                "punctuation": self.frozen.punctuation,
-                "max_length": self.opened.max_seq_length,
-                "version": __version__,
-            },
+            {"model": sha256(resolve(self.recipe.model))},
+            longest=self.recipe.training.max_length,
             dtype=settings.store_dtype,
         )
         self.facts |= {
@@ -235,8 +222,21 @@ class Building:
 
 
 def _take_layers(codes: LayerCodes, whole: LayerCodes, kept: Sequence[int]) -> None:
-    """Copy what the kept layers have learned; narrower where the widest codes are those of layers left out."""
-    for part in ("standardise", "encoders"):
+    """Copy what the kept layers have learned."""
+    if isinstance(codes.encoders, LayerEncoders):
+        _take_stacks(codes.encoders, cast("LayerEncoders", whole.encoders), kept)
+    for part in ("standardise",) if isinstance(codes.encoders, LayerEncoders) else ("standardise", "encoders"):
         taken = getattr(whole, part).state_dict()
         for name, mine in getattr(codes, part).state_dict().items():
+            # Narrower, where the widest codes are those of layers left out.
             mine.copy_(taken[name][list(kept)][tuple(map(slice, mine.shape))])
+
+
+@torch.no_grad()
+def _take_stacks(encoders: LayerEncoders, whole: LayerEncoders, kept: Sequence[int]) -> None:
+    stacks: list[Any] = list(whole.stacks)
+    for stack in cast("list[Any]", list(encoders.stacks)):
+        same = next(other for other in stacks if other.bottleneck == stack.bottleneck)
+        places = [same.places.index(kept[place]) for place in stack.places]
+        for mine, theirs in zip(stack.parameters(), same.parameters(), strict=True):
+            mine.copy_(theirs[places])

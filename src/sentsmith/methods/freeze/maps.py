@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sentsmith.methods.freeze.layer_encoders import LayerLinear, Standardise, row_blocks
+from sentsmith.methods.freeze.layer_encoders import Standardise, row_blocks
 
 
 class LayerMaps(nn.Module):
@@ -38,14 +38,18 @@ class LayerMaps(nn.Module):
         if len(bottlenecks) != layers or max(bottlenecks) > width:
             raise ValueError(f"{layers} layers need as many bottlenecks, of at most {width}, not {list(bottlenecks)}")
         self.layers, self.width, self.bottlenecks = layers, width, tuple(bottlenecks)
-        self.linear = LayerLinear([width] * layers, bottlenecks)
+        # Zero beyond a layer's own b, where it stays: a cosine's gradient at two zeros is zero.
+        self.weight = nn.Parameter(torch.zeros(layers, width, max(bottlenecks)))
+        self.bias = nn.Parameter(torch.zeros(layers, 1, max(bottlenecks)))
+        with torch.no_grad():
+            for layer, b in enumerate(self.bottlenecks):
+                self.weight[layer, :, :b].uniform_(-(width**-0.5), width**-0.5)
         columns = torch.arange(max(bottlenecks))
         self.register_buffer("kept", columns < torch.tensor(self.bottlenecks)[:, None], persistent=False)
 
     def forward(self, latents: Tensor) -> Tensor:
         """Map ``[B, L, d]`` to ``[B, L, widest b]``."""
-        mapped: Tensor = self.linear(latents.to(self.linear.weight.dtype).transpose(0, 1))
-        return mapped.transpose(0, 1)
+        return torch.baddbmm(self.bias, latents.to(self.weight.dtype).transpose(0, 1), self.weight).transpose(0, 1)
 
     @torch.no_grad()
     def measure(self, vectors: NDArray[Any], standardise: Standardise | None = None) -> None:
@@ -62,7 +66,6 @@ class LayerMaps(nn.Module):
             moments += rows.mT @ rows
         # Ascending; the sign of a direction is nothing to a cosine.
         _, directions = torch.linalg.eigh(moments)
-        self.linear.weight.zero_()
-        self.linear.bias.zero_()
+        self.weight.zero_()
         for layer, b in enumerate(self.bottlenecks):
-            self.linear.weight[layer, :, :b] = directions[layer, :, -b:].flip(1).to(self.linear.weight)
+            self.weight[layer, :, :b] = directions[layer, :, -b:].flip(1).to(self.weight)

@@ -89,6 +89,11 @@ class Recipe(SharedRecipe):
         return self.freeze.look_up and self.freeze.readout != "attention"
 
     @property
+    def has_learning_encoders(self) -> bool:
+        """Whether anything but the head (and an attention) learns."""
+        return self.freeze.train_encoders and self.freeze.start != "cosines"
+
+    @property
     def reads_sentences(self) -> bool:
         """Whether the frozen model is read over raw sentences."""
         return self.freeze.start in ("pca", "autoencoder") or self.freeze.normalise_input
@@ -148,7 +153,8 @@ def run(
         rows=rows,
         collator=None if store is None else lambda trained: _collator(trained, store),
         judge=_judge(dev, source, store),
-        learning_rates={_ENCODERS: settings.encoder_learning_rate},
+        # The trainer refuses a pattern that no weight has.
+        learning_rates={_ENCODERS: settings.encoder_learning_rate} if recipe.has_learning_encoders else {},
         notes=_notes(recipe),
         facts=building.facts,
         learned=lambda trained: {"weights": trained[-1].weights},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +13,23 @@ import torch
 from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from torch import Tensor
 
-from sentsmith.encoders.embedding import ModelEncoder, evaluation_mode
-from sentsmith.encoders.protocol import Encoder
+from sentsmith import __version__
+from sentsmith.encoders.embedding import ModelEncoder, evaluation_mode, max_length
+from sentsmith.encoders.protocol import Encoder, Vectors
+from sentsmith.errors import InputError
 from sentsmith.evaluation.pairs import ScoredPairs, read_scored_pairs
 from sentsmith.evaluation.similarity import spearman
+from sentsmith.files import sha256
 from sentsmith.training.teachers import Teacher
 from sentsmith.training.text_vectors import TextVectors, text_vectors
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from sentsmith.training.data import TrainingRows
 
 SIDES = ("sentence1", "sentence2")
+_LONGEST = 512  # tokens, of a model that has no limit
 # Pairs of the dev files whose vectors of all layers are in memory at once.
 _BLOCK = 512
 
@@ -47,9 +54,85 @@ class LayerStore:
         return self.texts.look_up(places)
 
 
+def frozen_teacher(
+    model: SentenceTransformer, name: str, weights: Mapping[str, Any], *, longest: int, dtype: str = "float32"
+) -> Teacher:
+    """Return the frozen part of a model as a teacher, whose vectors serve whatever is trained on top of it.
+
+    Args:
+        model: Its first module is a :class:`~sentsmith.encoders.layered.LayeredTransformer`.
+        name: What it is called.
+        weights: What tells its weights from others: a hash.
+        longest: Tokens a sentence is cut to, at most.
+        dtype: Of the numbers kept, ``float32`` or ``float16``.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    frozen: Any = model[0]
+    cut = min(model.max_seq_length or longest, longest)
+    key = {
+        **weights,
+        "readout": frozen.readout,
+        "punctuation": frozen.punctuation,
+        "max_length": cut,
+        "version": __version__,
+    }
+    alone = SentenceTransformer(modules=[frozen], device=str(model.device)).eval()
+    return Teacher(name, alone, key, dtype=dtype)
+
+
 def open_store(teacher: Teacher, texts: Iterable[str], folder: Path, *, progress: bool = False) -> LayerStore:
     """Embed sentences, or find them embedded; see :func:`~sentsmith.training.text_vectors.text_vectors`."""
-    return LayerStore(text_vectors(teacher, texts, folder, progress=progress))
+    with max_length(teacher.model, teacher.key["max_length"]):
+        return LayerStore(text_vectors(teacher, texts, folder, progress=progress))
+
+
+def can_store(model: SentenceTransformer) -> bool:
+    """Whether a model is one of FREEZE whose frozen part says the same in every training."""
+    from sentsmith.encoders.layered import LayeredTransformer
+
+    first: Any = model[0]
+    return isinstance(first, LayeredTransformer) and len(model) == 2 and first.readout != "attention"
+
+
+class StoredEncoder:
+    """A FREEZE model as an encoder that keeps what its frozen part says, for other models on the same frozen one.
+
+    Args:
+        model: Loaded from ``folder``; its readout must not be a trained one.
+        folder: Where it is saved.
+        store: Where the vectors lie, or are to lie.
+
+    Raises:
+        InputError: It is no FREEZE model, or reads by attention.
+    """
+
+    def __init__(self, model: SentenceTransformer, folder: str | Path, store: str | Path) -> None:
+        self.model = model
+        if not can_store(model):
+            raise InputError("is no FREEZE model whose frozen part can be stored", path=folder)
+        parts = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
+        weights = {"frozen": sha256(Path(folder) / parts[0]["path"])}
+        longest = self.model.max_seq_length or _LONGEST
+        self.teacher = frozen_teacher(self.model, str(folder), weights, longest=longest)
+        self.store = Path(store)
+
+    @property
+    def pair_scores(self) -> Any:
+        """See :attr:`sentsmith.encoders.embedding.ModelEncoder.pair_scores`."""
+        codes: Any = self.model[1]
+        return codes.pair_scores
+
+    @torch.inference_mode()
+    def encode(self, sentences: Sequence[str]) -> Vectors:
+        """Return float32 ``[len(sentences), dimension]``, in the order given."""
+        found = open_store(self.teacher, sentences, self.store)
+        parts = []
+        with evaluation_mode(self.model):
+            for start in range(0, len(sentences), _BLOCK):
+                states = found.look_up(sentences[start : start + _BLOCK]).to(self.model.device)
+                parts.append(self.model[1]({"sentence_embedding": states})["sentence_embedding"].cpu().numpy())
+        return np.concatenate(parts)
 
 
 def pair_texts(rows: TrainingRows) -> list[str]:
