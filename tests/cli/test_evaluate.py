@@ -110,7 +110,9 @@ def test_layers_errors_and_shared_sentences_of_a_real_model(data, tmp_path, tiny
     assert written["details"]["seconds"]["layers"] > 0
     for said in ("(2 of 3)", "The best single layer", "last token", "off by"):
         assert said in result.stdout
-    assert "last token: 2 points" in (tmp_path / "out" / "layers.svg").read_text()
+    svg = (tmp_path / "out" / "layers.svg").read_text()
+    assert "last token: 2 points" in svg
+    assert "Best single layer: layer" in svg
     titles = {section.title for section in compare([tmp_path / "out"]).sections}
     assert {"Correlation by layer", "Largest errors"} <= titles
 

@@ -7,7 +7,6 @@ import pytest
 from sentsmith.errors import InputError
 from sentsmith.evaluation.largest_errors import MOST
 from sentsmith.report.bars import score_bars, signed_bars
-from sentsmith.report.layers import draw_layers
 from sentsmith.report.page import render
 from sentsmith.report.pictures import curve
 from sentsmith.report.runs import compare
@@ -127,13 +126,6 @@ def test_what_only_looks_like_findings_is_passed_over(odd, tmp_path):
 def test_weights_of_something_else_than_layers_are_not_drawn(tmp_path):
     summed = record(layers=3, weights=[6.0])  # one weight for the sum of all codes
     assert "Learned layer weights" not in sections(compare([run(tmp_path, "a", summed)]))
-
-
-def test_the_picture_beside_the_results(tmp_path):
-    draw_layers(results(), tmp_path)
-    svg = (tmp_path / "layers.svg").read_text(encoding="utf-8")
-    assert "last token: 3 points" in svg
-    assert "Best single layer: layer 1." in svg
 
 
 def test_bars_and_curves_say_what_they_cannot_draw():
