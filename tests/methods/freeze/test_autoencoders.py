@@ -182,6 +182,16 @@ def test_float16_and_standardised_latents(vectors, tmp_path):
     np.testing.assert_allclose(third.history[0], same.history[0], rtol=1e-4)
 
 
+def test_memory_that_is_used_again_is_not_taken_for_what_it_was():
+    """A backward pass of a step that another step has written over is refused, not wrong."""
+    model = Autoencoders(drawn(), np.zeros((LAYERS, WIDTH)), np.ones((LAYERS, WIDTH)))
+    x = torch.randn(7, LAYERS, WIDTH, dtype=torch.float64)
+    first = model(x)
+    model(x[:3])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        first.sum().backward()
+
+
 def test_more_noise_reconstructs_less(vectors, tmp_path):
     """Noise of the layers' own size hides what is to be reconstructed."""
     settings = replace(SETTINGS, epochs=3)

@@ -204,6 +204,7 @@ class _Fit:
         generator = torch.Generator().manual_seed(settings.seed + _DECODERS)
         self.model = Autoencoders(self.coder, mean, variance, standardise=self.standardise, generator=generator)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=settings.learning_rate, fused=True)
+        self.block = np.empty((settings.batch_size, self.vectors.shape[1]), self.vectors.dtype)
         self.state = _State(best=[float("inf")] * self.layers, epochs=[0] * self.layers)
         self.best = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
@@ -215,8 +216,9 @@ class _Fit:
         return (mean - centre) / scale, variance / scale**2
 
     def _read(self, rows: NDArray[np.int64]) -> Tensor:
-        block = torch.from_numpy(self.vectors[rows]).to(self.model.mean.device)
-        return block.to(self.model.mean.dtype).view(-1, self.layers, self.width)
+        # Into memory that is kept; "clip", as numpy would read into fresh memory first to be able to raise.
+        block = np.take(self.vectors, rows, axis=0, out=self.block[: len(rows)], mode="clip")
+        return torch.from_numpy(block).to(self.model.mean).view(-1, self.layers, self.width)
 
     def _train(self, *, progress: bool) -> None:
         from tqdm import tqdm

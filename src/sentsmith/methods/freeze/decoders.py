@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +11,14 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sentsmith.methods.freeze.layer_encoders import LayerEncoders, LayerLinear, Stack, Standardise, in_order
+from sentsmith.methods.freeze.layer_encoders import (
+    LAYER_NORM_EPS,
+    LayerEncoders,
+    LayerLinear,
+    Stack,
+    Standardise,
+    in_order,
+)
 from sentsmith.methods.freeze.summed import SummedCodes
 
 
@@ -30,40 +38,37 @@ class StackDecoders(nn.Module):
         self.hidden = nn.ModuleList(LayerLinear(layers, b, b, generator=generator) for _ in range(depth - 1))
         self.last = LayerLinear(layers, b, width, generator=generator)
 
-    def error(self, codes: Tensor, latents: Tensor, mean: Tensor, rms: Tensor) -> Tensor:
-        """Return ``decoder(code) − (x − mean)/rms``, ``[layers, B, d]``.
+    def errors(self, codes: Tensor, offset: Tensor) -> Tensor:
+        """Return the mean square of ``decoder(codes) + offset`` by layer, ``[layers]``.
 
         Args:
             codes: ``[layers, B, b]``.
-            latents: x, ``[layers, B, d]``.
-            mean: ``[layers, d]``.
-            rms: ``[layers]``.
+            offset: ``[layers, B, d]``, minus what is to be decoded; overwritten.
         """
         for linear in self.hidden:
             codes = F.gelu(linear(codes))
-        scale = rms[:, None, None]
-        # The product is added to all that is known before it: one tensor of this size less, and two passes over one.
-        before = torch.addcmul(self.last.bias + mean[:, None] / scale, latents, -1 / scale)
-        return torch.baddbmm(before, codes, self.last.weight)
+        found: Tensor = _LinearError.apply(codes, self.last.weight, self.last.bias, offset)  # type: ignore[no-untyped-call]
+        return found
 
 
-class _MeanSquare(torch.autograd.Function):
-    """``[L, …] → [L]``, the mean of the squares, in one pass forward and one back."""
+class _LinearError(torch.autograd.Function):
+    """The mean of ``(codes · weight + bias + offset)²`` by layer, computed where the offset lies, forward and back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        flat = x.flatten(1)
+    def forward(ctx: Any, codes: Tensor, weight: Tensor, bias: Tensor, offset: Tensor) -> Tensor:
+        error = offset.add_(bias).baddbmm_(codes, weight)
+        ctx.save_for_backward(codes, weight, error)
+        flat = error.flatten(1)
         squares: Tensor = torch.linalg.vector_norm(flat, dim=1).square()
         return squares / flat.shape[1]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        factor = gradient * (2 * len(x) / x.numel())
-        # In place: nobody else needs it. A second backward pass would find it changed, and raise.
-        result: Tensor = x.mul_(factor.view(-1, *[1] * (x.dim() - 1)))
-        return result
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # Autograd raises where the error is no longer what was saved: after a second forward or backward pass.
+        codes, weight, error = ctx.saved_tensors
+        by_error = error.mul_((gradient * (2 * len(error) / error.numel()))[:, None, None])
+        by_bias = by_error.sum(dim=1, keepdim=True)
+        return by_error @ weight.transpose(1, 2), codes.transpose(1, 2) @ by_error, by_bias, None
 
 
 class Autoencoders(nn.Module):
@@ -73,6 +78,10 @@ class Autoencoders(nn.Module):
     depth, to hundreds of times where they began: AdamW with a rate of 1e-3 would not get a linear layer there.
 
     A code is decoded by ``[Linear(b, b) → GELU]… → Linear(b, d)``; a summed one by a ``Linear(D, d)`` for each layer.
+
+    Of independent layers, what is as large as the latents is computed in memory that is kept from step to step: on a
+    processor, fresh memory for it costs as much time as the products do. So a forward pass ends what the one before it
+    left for a backward pass; autograd raises if that is asked for.
 
     Args:
         coder: Layers independent of each other, or summed into one vector.
@@ -112,6 +121,7 @@ class Autoencoders(nn.Module):
         self.register_buffer("mean", torch.from_numpy(mean))
         self.register_buffer("rms", torch.from_numpy(np.where(rms > 0, rms, 1.0)))
         self.to(next(coder.parameters()))
+        self._rooms: dict[int, Tensor] = {}
 
     def places(self) -> dict[str, list[int] | None]:
         """Return which layers each parameter's first dimension goes over, by its name; None: it belongs to all."""
@@ -143,13 +153,30 @@ class Autoencoders(nn.Module):
         if isinstance(self.coder, SummedCodes):
             decoded: Tensor = self.decoders[0](self.coder(entering)[None])[0]
             return (decoded.view_as(seen) - (seen - self.mean) / scale).square().mean(dim=(0, 2))
-        return self._by_stack(self.coder, seen, entering)
+        return self._by_stack(self.coder, seen.transpose(0, 1), self._normalised(entering.transpose(0, 1)))
 
-    def _by_stack(self, coder: LayerEncoders, seen: Tensor, entering: Tensor) -> Tensor:
+    def _by_stack(self, coder: LayerEncoders, seen: Tensor, normal: Tensor) -> Tensor:
         found = []
-        for module, decoders, codes in zip(coder.stacks, self.decoders, coder.by_stack(entering), strict=True):
-            stack = cast("Stack", module)
-            mean, rms = self.mean[list(stack.places)], self.rms[list(stack.places)]
-            error = cast("StackDecoders", decoders).error(codes, stack.take(seen), mean, rms)
-            found.append(cast("Tensor", _MeanSquare.apply(error)))  # type: ignore[no-untyped-call]
+        scale = self.rms[:, None, None]
+        shift, factor = self.mean[:, None] / scale, -1 / scale
+        for number, stack in enumerate(cast("Iterable[Stack]", coder.stacks)):
+            x = stack.take(seen)
+            # A room for each stack: what is written into one must not look to autograd like a change of another.
+            room = self._room(number + 1, x.shape)
+            offset = torch.addcmul(stack.take(shift), x, stack.take(factor), out=room)
+            decoders = cast("StackDecoders", self.decoders[number])
+            found.append(decoders.errors(stack(stack.take(normal)), offset))
         return in_order(torch.cat(found), coder)
+
+    def _normalised(self, latents: Tensor) -> Tensor:
+        """Do what ``LayerEncoders.normalised`` does, ``[L, B, d]``, in kept memory."""
+        centred = torch.sub(latents, latents.mean(dim=-1, keepdim=True), out=self._room(0, latents.shape))
+        variance = torch.linalg.vector_norm(centred, dim=-1, keepdim=True).square() / latents.shape[-1]
+        return centred.mul_((variance + LAYER_NORM_EPS).rsqrt())
+
+    def _room(self, number: int, shape: torch.Size) -> Tensor:
+        """Return memory that the last step is done with, or, where it is too small, new one."""
+        room = self._rooms.get(number)
+        if room is None or room.numel() < shape.numel():
+            room = self._rooms[number] = self.mean.new_empty(shape.numel())
+        return room[: shape.numel()].view(shape)

@@ -24,6 +24,9 @@ _BLOCK = 1 << 23
 _CONSTANT = 1e-12
 
 
+LAYER_NORM_EPS = 1e-5  # torch.nn.LayerNorm's
+
+
 class LayerLinear(nn.Module):
     """L linear layers of one shape side by side: ``y[l] = x[l] · weight[l] + bias[l]``.
 
@@ -70,21 +73,20 @@ class Stack(nn.Module):
         sizes = [width] + [bottleneck] * depth
         self.linears = nn.ModuleList(LayerLinear(layers, inputs, bottleneck) for inputs in sizes)
 
-    def take(self, latents: Tensor) -> Tensor:
-        """Return what these layers hold of ``[B, L, …]``, layers first; a view where they follow each other."""
+    def take(self, states: Tensor) -> Tensor:
+        """Return what is these layers' of ``[L, …]``; a view where they follow each other."""
         first, last = self.places[0], self.places[-1]
-        if last - first + 1 == len(self.places):
-            return latents[:, first : last + 1].transpose(0, 1)
-        return latents[:, list(self.places)].transpose(0, 1)
+        follow = last - first + 1 == len(self.places)
+        return states[first : last + 1] if follow else states[list(self.places)]
 
     def forward(self, normal: Tensor) -> Tensor:
-        """Encode all layers' normalised latents ``[B, L, d]`` into codes ``[layers here, B, b]``."""
+        """Encode these layers' normalised latents ``[layers, B, d]`` into codes ``[layers, B, b]``."""
         first, *rest = cast("Iterable[LayerLinear]", self.linears)
         # LayerNorm's own weight and bias as part of the matrix: the same numbers, and as nothing that depends on a
         # weight comes before the first product, its backward pass is one product instead of two.
         weight = self.norm_weight[:, :, None] * first.weight
         bias = torch.baddbmm(first.bias, self.norm_bias[:, None], first.weight)
-        codes = torch.baddbmm(bias, self.take(normal), weight)
+        codes = torch.baddbmm(bias, normal, weight)
         for linear in rest:
             codes = linear(F.gelu(codes))
         return codes
@@ -131,12 +133,12 @@ class LayerEncoders(nn.Module):
     def normalised(self, latents: Tensor) -> Tensor:
         """Return latents ``[…, d]`` with mean 0 and deviation 1, computed in float32 at least, in the weights' type."""
         wide = latents.to(torch.promote_types(latents.dtype, torch.float32))
-        return F.layer_norm(wide, (self.width,)).to(self._stack(0).norm_weight.dtype)
+        return F.layer_norm(wide, (self.width,), eps=LAYER_NORM_EPS).to(self._stack(0).norm_weight.dtype)
 
     def by_stack(self, latents: Tensor) -> list[Tensor]:
         """Encode latents ``[B, L, d]`` into the codes of each stack, ``[layers there, B, b]``."""
-        normal = self.normalised(latents)
-        return [stack(normal) for stack in self.stacks]
+        normal = self.normalised(latents).transpose(0, 1)
+        return [stack(stack.take(normal)) for stack in cast("Iterable[Stack]", self.stacks)]
 
     def forward(self, latents: Tensor) -> Tensor:
         """Encode latents ``[B, L, d]`` into codes ``[B, L, widest b]``, 0 beyond a layer's own bottleneck."""
