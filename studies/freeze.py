@@ -43,7 +43,6 @@ _TRAINING = (
     "freeze.autoencoder.patience=3",
     "freeze.store={runs}/store",
 )
-_NO_SENTENCES = "freeze.autoencoder={{}}"
 _AE, _LAST, _MSE = "freeze.start=autoencoder", "freeze.readout=last", "freeze.loss=mse"
 _FREE, _VECTOR = "freeze.head=linear", "freeze.head=nonnegative"
 
@@ -63,14 +62,12 @@ def _rows(model: str) -> list[Row]:
             model,
             "1-cosines",
             "freeze.start=cosines",
-            "freeze.bottleneck=256",
-            _NO_SENTENCES,
             _LAST,
             _FREE,
             _MSE,
             seeds=None,
         ),
-        _row(model, "2-scratch", "freeze.start=scratch", _NO_SENTENCES, _LAST, _FREE, _MSE, narrow, seeds=None),
+        _row(model, "2-scratch", "freeze.start=scratch", _LAST, _FREE, _MSE, narrow, seeds=None),
         _row(model, "3-autoencoder", _AE, _LAST, _FREE, _MSE, narrow, seeds=None),
         _row(model, "4-late", *last, _MSE, seeds=None),
         _row(model, "5-log-variance", *last, seeds=None),
@@ -93,8 +90,6 @@ def _rows(model: str) -> list[Row]:
             model,
             f"best-layer-{readout}",
             "freeze.start=cosines",
-            "freeze.bottleneck=256",
-            _NO_SENTENCES,
             f"freeze.readout={readout}",
             f"freeze.leave_out={[layer for layer in range(1, layers + 1) if layer != best[readout]]}",
         )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from sentsmith.corpus.reading import read_sentences
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from sentsmith.evaluation.pairs import ScoredPairs
     from sentsmith.methods.freeze.recipe import Recipe
     from sentsmith.training.data import TrainingRows
+    from sentsmith.training.text_vectors import TextVectors
 
 # What a FREEZE model that is gone on with brings itself: the setting, and the module's attribute.
 _OF_FROZEN = {"readout": "readout", "punctuation": "punctuation"}
@@ -179,24 +179,25 @@ class Building:
 
     def _fit(self, codes: LayerCodes) -> None:
         """Fit to the raw sentences what the settings ask for: the normalisation, the directions, the autoencoders."""
-        vectors = self._store("sentences", self._sentences()).texts.vectors
+        stored = self._store("sentences", self._sentences()).texts
+        vectors = stored.vectors
         standardise = codes.standardise if isinstance(codes.standardise, Standardise) else None
         if standardise is not None:
             standardise.measure(vectors)
         if isinstance(codes.encoders, LayerMaps):
             codes.encoders.measure(vectors, standardise)
         elif self.recipe.freeze.start == "autoencoder":
-            found = self._fit_autoencoders(codes, vectors, standardise)
+            found = self._fit_autoencoders(codes, stored, standardise)
             self.facts["reconstruction"] = {**asdict(found), "bottlenecks": codes.bottlenecks}
             self.seconds["autoencoders"] = found.seconds
 
     def _fit_autoencoders(
-        self, codes: LayerCodes, vectors: NDArray[Any], standardise: Standardise | None
+        self, codes: LayerCodes, stored: TextVectors, standardise: Standardise | None
     ) -> Reconstruction:
         settings, seed = self.recipe.freeze, self.recipe.training.seed
         key = {
             **self.teacher.key,
-            "vectors": self.facts["store"]["sentences"],
+            "vectors": stored.path.name,
             "bottlenecks": codes.bottlenecks,
             "depth": settings.depth,
             "combine": settings.combine,
@@ -210,7 +211,7 @@ class Building:
         )
         name = hashlib.sha256(json.dumps([key, asdict(how)], sort_keys=True).encode()).hexdigest()[:16]
         coder: Any = codes.encoders
-        return fit(coder, vectors, self.folder / f"autoencoders-{name}", key, how, standardise=standardise)
+        return fit(coder, stored.vectors, self.folder / f"autoencoders-{name}", key, how, standardise=standardise)
 
     def _sentences(self) -> list[str]:
         settings = self.recipe.freeze.autoencoder

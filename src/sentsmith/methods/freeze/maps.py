@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sentsmith.errors import SettingsError
 from sentsmith.methods.freeze.layer_encoders import Standardise, row_blocks
 
 
@@ -28,7 +29,7 @@ class LayerMaps(nn.Module):
         kept: bool ``[L, widest b]``: which columns of the codes are real.
 
     Raises:
-        ValueError: Not one b per layer, or one above d.
+        SettingsError: Not one b per layer, or one above d.
     """
 
     kept: Tensor
@@ -36,7 +37,9 @@ class LayerMaps(nn.Module):
     def __init__(self, layers: int, width: int, bottlenecks: Sequence[int]) -> None:
         super().__init__()
         if len(bottlenecks) != layers or max(bottlenecks) > width:
-            raise ValueError(f"{layers} layers need as many bottlenecks, of at most {width}, not {list(bottlenecks)}")
+            raise SettingsError(
+                f"{layers} layers need as many bottlenecks, of at most {width}, not {list(bottlenecks)}"
+            )
         self.layers, self.width, self.bottlenecks = layers, width, tuple(bottlenecks)
         # Zero beyond a layer's own b, where it stays: a cosine's gradient at two zeros is zero.
         self.weight = nn.Parameter(torch.zeros(layers, width, max(bottlenecks)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import model_validator
 
-from sentsmith.methods.freeze.settings import AutoencoderSettings, FreezeSettings
+from sentsmith.methods.freeze.settings import FreezeSettings
 from sentsmith.training.settings import Recipe as SharedRecipe
 
 if TYPE_CHECKING:
@@ -37,23 +37,11 @@ class Recipe(SharedRecipe):
         linear = settings.start in ("cosines", "pca")
         refused = {
             "data.column is for sentences; these rows are found by their columns' names": self.data.column is not None,
-            "freeze.start cosines has no codes: leave freeze.bottleneck and late_bottleneck": (
-                settings.start == "cosines" and ("bottleneck" in changed or "late_bottleneck" in changed)
-            ),
             "freeze.depth is that of encoders with hidden layers: freeze.start scratch or autoencoder": (
                 linear and "depth" in changed
             ),
             "freeze.late_bottleneck is for one freeze.bottleneck, not for a list": (
                 settings.late_bottleneck is not None and isinstance(settings.bottleneck, tuple)
-            ),
-            "freeze.start cosines has no encoders to train: leave freeze.train_encoders and encoder_learning_rate": (
-                settings.start == "cosines" and ("train_encoders" in changed or "encoder_learning_rate" in changed)
-            ),
-            "freeze.encoder_learning_rate is for encoders that learn, and freeze.train_encoders is off": (
-                not settings.train_encoders and "encoder_learning_rate" in changed
-            ),
-            "freeze.autoencoder is read with freeze.start autoencoder; with pca or normalise_input its sentences are": (
-                settings.autoencoder != AutoencoderSettings() and not self.reads_sentences
             ),
             "freeze.combine summed is the sum of codes: freeze.start scratch or autoencoder": (
                 settings.combine == "summed" and linear

@@ -21,7 +21,7 @@ Combine = Literal["cosines", "summed"]
 
 
 class AutoencoderSettings(Settings):
-    """The autoencoders; of a start that has none, the raw sentences alone are read (pca, normalise_input)."""
+    """The autoencoders; read with ``start: autoencoder``, and their sentences alone for pca and normalise_input."""
 
     sentences: str | None = Field(
         default=None, description="File or folder of raw sentences to reconstruct; null: those of data.train"
@@ -54,7 +54,7 @@ class FreezeSettings(Settings):
         "pca, a linear map on the layer's leading directions; autoencoder, an encoder that has learned to reconstruct",
     )
     bottleneck: int | tuple[int, ...] = Field(
-        default=256, description="Width of a layer's code; a list gives that of each layer"
+        default=256, description="Width of a layer's code, where there is an encoder; a list gives that of each layer"
     )
     late_bottleneck: int | None = Field(
         default=None, ge=1, description="Width of the codes of the second half of the layers; null: as of the first"
@@ -67,7 +67,7 @@ class FreezeSettings(Settings):
         description="Give each number of a layer mean 0 and deviation 1 over the raw sentences, before all else",
     )
     autoencoder: AutoencoderSettings = AutoencoderSettings()
-    train_encoders: bool = Field(default=True, description="Whether the encoders go on learning, or the head only")
+    train_encoders: bool = Field(default=True, description="Whether encoders go on learning, or the head learns alone")
     encoder_learning_rate: float = Field(default=1e-4, gt=0.0, description="Of the encoders")
     combine: Combine = Field(
         default="cosines",
