@@ -16,6 +16,7 @@ import argparse
 import csv
 import gzip
 import random
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def _rows(model: str) -> list[Row]:
         _row(model, "deep", *last, "freeze.depth=2"),
         _row(model, "normalised", *last, "freeze.normalise_input=true"),
         _row(model, "noise", *last, "freeze.noise=0.1"),
-        _row(model, "attention", *last, "freeze.readout=attention", "training.epochs=10"),
+        _row(model, "attention", *last, "freeze.readout=attention", "training.epochs=5"),
         _row(model, "as-is", *last, "freeze.punctuation=as_is"),
         _row(model, "no-end", *last, "freeze.punctuation=none"),
         _row(model, "nli", *last, "data.train={runs}/data/nli.csv", "training.epochs=5"),
@@ -160,8 +161,11 @@ def prepare(options: argparse.Namespace) -> None:
 def show(found: Results) -> None:
     """Print every table."""
 
-    def score(result: Any, task: str, kind: str = "score") -> float:
-        return float(result["details"][task][kind])
+    def score(result: Any, task: str) -> float:
+        return float(result["scores"][task])
+
+    def pearson(result: Any, task: str) -> float:
+        return float(result["details"]["tasks"][task]["pearson"])
 
     def table(title: str, rows: Iterable[Row], columns: Sequence[str], cells: Any) -> None:
         done = [row for row in rows if found[row.name]]
@@ -170,24 +174,26 @@ def show(found: Results) -> None:
         )
 
     def dev(row: Row) -> list[str]:
+        results = found[row.name]
         return [
-            mean_and_spread([score(result, task, kind) for result in found[row.name]])
+            mean_and_spread([kind(result, task) for result in results])
             for task in ("STSB-dev", "SICKR-dev")
-            for kind in ("pearson", "score")
+            for kind in (pearson, score)
         ]
 
     def tests(row: Row) -> list[str]:
         results = found[row.name]
         return [
-            mean_and_spread([score(result, "STSB", "pearson") for result in results]),
+            mean_and_spread([pearson(result, "STSB") for result in results]),
             *(mean_and_spread([score(result, task) for result in results]) for task in _TESTS),
             mean_and_spread([result["averages"]["sts"] for result in results]),
         ]
 
     def without(row: Row) -> list[str]:
+        parts = [[r["details"]["tasks"][task]["without_shared"]["score"] for r in found[row.name]] for task in _TESTS]
         return [
-            mean_and_spread([result["details"][task]["without_shared"]["score"] for result in found[row.name]])
-            for task in _TESTS
+            *map(mean_and_spread, parts),
+            mean_and_spread([statistics.mean(seed) for seed in zip(*parts, strict=True)]),
         ]
 
     columns = ("STS-B dev Pearson", "Spearman", "SICK trial Pearson", "Spearman")
@@ -195,7 +201,7 @@ def show(found: Results) -> None:
     for model, rows in ROWS.items():
         table(f"{model}, dev", rows, columns, dev)
     table("Test sets, Spearman", TEST, ("STSB Pearson", *_TESTS, "mean"), tests)
-    table("The same, without pairs that share a sentence with STS-B's train part", TEST, _TESTS, without)
+    table("The same, without pairs that share a sentence with STS-B's train part", TEST, (*_TESTS, "mean"), without)
 
 
 def opened(name: str, options: argparse.Namespace) -> Encoder:
