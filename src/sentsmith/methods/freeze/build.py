@@ -236,7 +236,7 @@ def _take_layers(codes: LayerCodes, whole: LayerCodes, kept: Sequence[int]) -> N
 @torch.no_grad()
 def _take_stacks(encoders: LayerEncoders, whole: LayerEncoders, kept: Sequence[int]) -> None:
     stacks: list[Any] = list(whole.stacks)
-    for stack in cast("list[Any]", list(encoders.stacks)):
+    for stack in list[Any](encoders.stacks):
         same = next(other for other in stacks if other.bottleneck == stack.bottleneck)
         places = [same.places.index(kept[place]) for place in stack.places]
         for mine, theirs in zip(stack.parameters(), same.parameters(), strict=True):
