@@ -37,7 +37,10 @@ FREEZE = {
     "freeze.scale": ((), "freeze.scale=10"),
     "freeze.store_dtype": ((), "freeze.store_dtype=float16"),
     "freeze.autoencoder.sentences": ((), *_RAW),
-    "freeze.autoencoder.column": (("freeze.autoencoder.sentences={dev}",), "freeze.autoencoder.column=sentence1"),
+    "freeze.autoencoder.column": (
+        ("freeze.autoencoder.sentences={dev}", "freeze.autoencoder.column=sentence1"),
+        "freeze.autoencoder.column=sentence2",
+    ),
     "freeze.autoencoder.limit": (_RAW, "freeze.autoencoder.limit=30"),
     "freeze.autoencoder.epochs": ((), "freeze.autoencoder.epochs=1"),
     "freeze.autoencoder.patience": (
