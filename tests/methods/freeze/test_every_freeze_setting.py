@@ -38,7 +38,7 @@ FREEZE = {
     "freeze.store_dtype": ((), "freeze.store_dtype=float16"),
     "freeze.autoencoder.sentences": ((), *_RAW),
     "freeze.autoencoder.column": (
-        ("freeze.autoencoder.sentences={dev}", "freeze.autoencoder.column=sentence1"),
+        ("freeze.autoencoder.sentences={train}", "freeze.autoencoder.column=sentence1"),
         "freeze.autoencoder.column=sentence2",
     ),
     "freeze.autoencoder.limit": (_RAW, "freeze.autoencoder.limit=30"),
