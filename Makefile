@@ -28,6 +28,7 @@ bench: .venv/dev
 	$(BIN)/python benchmarks/guided_decoding.py --model ../shared/models/nli-lm-8m
 	$(BIN)/python benchmarks/multicsr.py --triplets ../shared/data/nli/triplets_train.csv
 	$(BIN)/python benchmarks/bellm.py --model ../shared/models/nli-lm-8m --triplets ../shared/data/nli/triplets_train.csv
+	$(BIN)/python benchmarks/freeze.py --data-dir ../shared/data
 	$(BIN)/python benchmarks/audit_planted.py --data-dir ../shared/data
 
 # Builds a wheel and imports every module of it in an environment that holds nothing else of ours.
