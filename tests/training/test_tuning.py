@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from sentence_transformers import SentenceTransformer
 
 from sentsmith import settings
 from sentsmith.errors import InputError, MissingExtraError, SentsmithError, SettingsError
+from sentsmith.methods.distill import recipe as distill
+from sentsmith.methods.registry import load_method, method_names
 from sentsmith.methods.simcse import recipe as simcse
 from sentsmith.methods.whitening import recipe as whitening
 from sentsmith.training import processes, record, space, tuning
@@ -275,15 +278,50 @@ def test_its_folder_follows_the_rules_of_a_run(values, tmp_path, monkeypatch):
         search(values, tmp_path / "single", 2, run=run, resume=True)
 
 
-def test_data_that_changed_between_trials_is_refused(values, tmp_path):
-    dev = tmp_path / "dev.csv"
+def test_what_changed_between_trials_is_refused(values, tmp_path, tiny_bert):
+    dev, model, other = tmp_path / "dev.csv", tmp_path / "bert", tmp_path / "other"
     dev.write_text(Path(values["data"]["dev"]).read_text(encoding="utf-8"))
-    override = f"data.dev={dev}"
+    for copy in (model, other):
+        shutil.copytree(tiny_bert, copy)
+    sets = {"data": {**values["data"], "dev": str(dev)}, "model": str(model), "method": "distill"}
+    sets |= {"distill": {"teachers": str(tiny_bert)}, "tune": {"distill.teachers": [str(tiny_bert), str(other)]}}
+    plain = {key: value for key, value in values.items() if key != "simcse"}
+
+    def again(*scores, **options):
+        recipe = settings.resolve(distill.Recipe, {**plain, **sets})
+        return tuning.tune(recipe, scripted(scores, []), tmp_path / "m", trials=2, **options)
+
     with pytest.raises(KeyboardInterrupt):
-        search(values, tmp_path / "m", 2, override, run=scripted([KeyboardInterrupt()], []))
-    dev.write_text("a,b,1\n")
-    with pytest.raises(InputError, match=r"dev\.csv: has changed since the search was begun"):
-        search(values, tmp_path / "m", 2, override, run=scripted([1.0, 2.0], []), resume=True)
+        again(KeyboardInterrupt())
+    # The rows that judge, the model, and a teacher that only the second trial would read.
+    for changed in (dev, model / "config.json", other / "model.safetensors"):
+        kept = changed.read_bytes()
+        changed.write_bytes(kept + b"\n")
+        with pytest.raises(InputError, match=f"{changed.relative_to(tmp_path).parts[0]}: has changed since the search"):
+            again(1.0, 2.0, resume=True)
+        changed.write_bytes(kept)
+    other.rename(tmp_path / "away")
+    with pytest.raises(InputError, match="other: has changed since the search"):
+        again(1.0, 2.0, resume=True)
+    (tmp_path / "away").rename(other)
+    assert again(1.0, 2.0, resume=True)["best"] == 1
+
+
+def test_folders_that_trials_fill_are_no_input(tmp_path):
+    """All of a method's settings that name one are told by ``keeps``, and a search does not hash them."""
+    (tmp_path / "data.txt").write_text("a\n")
+    (tmp_path / "kept").mkdir()
+    found = []
+    for method in method_names():
+        recipe, data = load_method(method).Recipe, str(tmp_path / "data.txt")
+        section = recipe.model_fields[method].annotation.model_fields
+        for name in [name for name, field in section.items() if (field.description or "").startswith("Folder that")]:
+            override = f"{method}.{name}={tmp_path / 'kept'}"
+            resolved = settings.resolve(recipe, {"method": method, "data": {"train": data}}, [override])
+            assert str(tmp_path / "kept") in resolved.reads()
+            assert set(tuning._hashed(resolved, {})) == {data}
+            found.append(f"{method}.{name}")
+    assert found == ["freeze.store", "multicsr.cache", "ranking.cache"]
 
 
 @pytest.mark.parametrize(
@@ -356,6 +394,20 @@ def test_input_that_is_wrong_ends_the_search_and_all_failing_too(values, tmp_pat
     # With more trials it goes on.
     found = search(values, tmp_path / "b", 3, run=scripted([None, None, 2.0], []), resume=True)
     assert [trial["state"] for trial in found["trials"]] == ["failed", "failed", "finished"]
+
+
+def test_values_that_the_method_refuses_are_a_failed_trial(values, tmp_path):
+    """A batch larger than the data, which only the run can know; the recipe's own ends the search."""
+    override = "tune={training.batch_size: [8, 128]}"
+    found = search(values, tmp_path / "m", 4, override)
+    first, *later = found["trials"]
+    assert (first["state"], found["best"]) == ("finished", 0)
+    refused = [trial for trial in later if trial["values"] == {"training.batch_size": 128}]
+    assert len(refused) > 0
+    assert {trial["state"] for trial in refused} == {"failed"}
+    assert all("60 rows" in trial["error"] and "128" in trial["error"] for trial in refused)
+    with pytest.raises(InputError, match="60 rows"):
+        search(values, tmp_path / "n", 4, override, "training.batch_size=128")
 
 
 def test_the_section_changes_nothing_else(values):

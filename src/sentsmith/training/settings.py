@@ -124,6 +124,14 @@ class BaseRecipe(Settings):
         """Return the files, folders and model names that the run reads: no output folder that holds one is deleted."""
         return (self.model, self.data.train)
 
+    def keeps(self) -> tuple[str, ...]:
+        """Return those folders of :meth:`reads` that the run also writes, for later runs to find what it has computed.
+
+        They are what the method's own section calls ``cache`` or ``store``.
+        """
+        section = getattr(self, self.method, None)
+        return tuple(name for key in ("cache", "store") if (name := getattr(section, key, None)) is not None)
+
 
 class Range(Settings):
     """The values between two bounds, both among them; whole numbers where both bounds are."""

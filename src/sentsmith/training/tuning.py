@@ -70,8 +70,9 @@ def tune(
 ) -> dict[str, Any]:
     """Try ``trials`` settings of ``recipe.tune``, the recipe's own first, and keep the model of the best.
 
-    A trial whose training fails (its loss becomes infinite, say) or whose values do not go together counts as failed,
-    and the search goes on.
+    A trial whose training fails (its loss becomes infinite, say), whose values do not go together or that the method
+    refuses counts as failed, and the search goes on. Input that the first trial finds wrong ends it: the recipe's own
+    values are nobody's guess.
 
     Args:
         recipe: The resolved recipe.
@@ -87,7 +88,8 @@ def tune(
 
     Raises:
         SettingsError: ``recipe.tune`` is empty or wrong (see :func:`space.checked`), or the method has no steps.
-        InputError: The data, the model or the output folder are wrong; or there are several processes.
+        InputError: The data, the model or the output folder are wrong, or what the recipe reads has changed since the
+            search was begun; or there are several processes.
         MissingExtraError: Optuna is not installed.
         SentsmithError: All trials failed.
     """
@@ -125,19 +127,19 @@ class _Search:
         """Take up what was done before; called once, and changes nothing if it raises."""
         for model in self.recipe.starts():
             resolve(model)
-        data = self.recipe.data
-        self.inputs = {path: data_hash(path) for path in (data.train, *data.dev)}
+        self.inputs = _hashed(self.recipe, self.space)
         kept = self.folder / SEARCH
         if place.resume and kept.exists():
             before = json.loads(kept.read_text(encoding="utf-8"))
-            changed = [path for path, digest in self.inputs.items() if before["inputs"].get(path) != digest]
+            known = before["inputs"]
+            changed = [path for path in {**known, **self.inputs} if known.get(path) != self.inputs.get(path)]
             if changed:
                 raise InputError(
                     "has changed since the search was begun; start again with --overwrite", path=changed[0]
                 )
             self.trials, self.judge = [Trial(**entry) for entry in before["trials"]], before["judge"]
             self.ended = before["ended"]
-        place.open(self.recipe, self.inputs[data.train])
+        place.open(self.recipe, self.inputs[self.recipe.data.train])
         if self.trials:
             logger.info("going on after %d trials", sum(trial.state != "running" for trial in self.trials))
         self._write()
@@ -190,14 +192,15 @@ class _Search:
         try:
             # One that was finished, but not noted when the search was broken off, has its record.
             result = record.read(folder) or self.run(recipe, folder, resume=folder.exists(), progress=self.progress)
+            step, score = self._score(result)
         except SentsmithError as error:
-            if error.exit_code != SentsmithError.exit_code:
+            # The recipe as it is has shown what is wrong with the input; later on it is the values that are refused.
+            if trial.number == 0 and error.exit_code != SentsmithError.exit_code:
                 raise
             return replace(trial, state="failed", error=str(error), seconds=round(time.perf_counter() - begun, 1))
         finally:
             # A model and its optimizer refer to each other.
             gc.collect()
-        step, score = self._score(result)
         seconds = round(sum(result["seconds"].values()), 1)
         return replace(trial, state="finished", score=score, best_step=step, seconds=seconds)
 
@@ -311,6 +314,16 @@ class _Search:
                     shutil.rmtree(item) if item.is_dir() else item.unlink()
             if trial.state == "failed" and folder.is_dir():
                 folder.rmdir()
+
+
+def _hashed(recipe: Recipe, searched: Mapping[str, Range | tuple[Any, ...]]) -> dict[str, str]:
+    """Return the sha256 of every file and folder here that a trial reads and that no run writes."""
+    choices = [(key, value) for key, values in searched.items() if isinstance(values, tuple) for value in values]
+    recipes = [recipe, *(space.with_values(recipe, {key: value}) for key, value in choices)]
+    names = dict.fromkeys(name for each in recipes for name in each.reads() if name not in each.keeps())
+    # The data has to be here, and that it is not is said now; a model may be on the hub.
+    data = (recipe.data.train, *recipe.data.dev)
+    return {name: data_hash(name) for name in names if name in data or Path(name).exists()}
 
 
 def _repeated(trial: Trial, twin: Trial) -> Trial:
