@@ -50,12 +50,14 @@ def sections(page):
 
 def test_the_page_of_a_ladder(tmp_path):
     whole = {"loss": [0.25, 0.5, 100.0], "explained": [0.9, 0.8, 0.75], "bottlenecks": [4, 4, 8]}
+    # Layers that are left out have autoencoders all the same.
+    small = {"loss": [0.5, 0.5, 0.75], "explained": [0.5, 0.25, 0.5], "bottlenecks": [2, 3, 4]}
     codes = readout([60.0, 81.0], layers=[1, 3], weights=[1.5, -0.5])
     page = compare(
         [
             run(tmp_path, "zero", results=results(60.0)),
             run(tmp_path, "one", record(layers=3, weights=[0.5, 1.0, 2.0], reconstruction=whole), results(65.0)),
-            run(tmp_path, "two", record(layers=3, leave_out=[2], reconstruction=None), results(70.0, codes)),
+            run(tmp_path, "two", record(layers=3, leave_out=[2], reconstruction=small), results(70.0, codes)),
         ]
     )
     found = sections(page)
@@ -77,7 +79,9 @@ def test_the_page_of_a_ladder(tmp_path):
     loss, share = (picture.svg for picture in found["Reconstruction by layer"].pictures)
     assert ">100<" in loss
     assert "highest 90 at 1" in share
-    assert [row[:2] for row in found["Reconstruction by layer"].tables[0].rows] == [[1, 4], [2, 4], [3, 8]]
+    assert "two: 3 points" in loss
+    rows = [[row[:2] for row in table.rows] for table in found["Reconstruction by layer"].tables]
+    assert rows == [[[1, 4], [2, 4], [3, 8]], [[1, 2], [2, 3], [3, 4]]]
     (weights,) = (picture.svg for picture in found["Learned layer weights"].pictures)
     assert "one: 3 of them, highest 2.00 at layer 3, lowest 0.50 at layer 1, 0 below zero" in weights
     assert "two: 2 of them, highest 1.50 at layer 1, lowest −0.50 at layer 3, 1 below zero" in weights

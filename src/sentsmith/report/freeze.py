@@ -79,12 +79,15 @@ def _reconstruction(records: Mapping[str, Found]) -> Section | None:
 
 
 def _reconstructed(record: Found) -> dict[int, tuple[float, float]]:
-    """Return layer → raw loss and explained share; {} where the run has no autoencoders."""
+    """Return layer → raw loss and explained share; {} where the run has no autoencoders.
+
+    All layers have one, those that are left out too.
+    """
     part = _freeze(record).get("reconstruction")
     loss, share = (part.get("loss"), part.get("explained")) if isinstance(part, Mapping) else (None, None)
     if not are_numbers(loss) or not are_numbers(share) or len(loss) != len(share):
         return {}
-    return dict(zip(_numbers(record, len(loss)), zip(loss, share, strict=True), strict=False))
+    return dict(enumerate(zip(loss, share, strict=True), start=1))
 
 
 def _of_reconstruction(run: str, record: Found, found: Mapping[int, tuple[float, float]]) -> Table:
@@ -120,9 +123,9 @@ def _weights_of(record: Found, result: Found) -> dict[int, float]:
 
 
 def _numbers(record: Found, count: int) -> list[int]:
-    """Return the numbers of the layers that a list of ``count`` values stands for: those that were not left out.
+    """Return the numbers of the layers that ``count`` weights stand for: those that were not left out.
 
-    None, where it is of something else: codes that were summed have one weight for all layers.
+    None, where they are of something else: codes that were summed have one weight for all layers.
     """
     settings = record.get("settings")
     mine = settings.get(FREEZE) if isinstance(settings, Mapping) else None
