@@ -62,9 +62,9 @@ def test_score_of_known_labels_and_predictions_for_hidden_ones(files, encoder):
     assert result["averages"] == {}
     details = result["details"]["tasks"]
     assert details["csts-validation"] == {
-        "rows": 6, "hidden": False, "pearson": pytest.approx(100 * pearson(cosines, LABELS)),
+        "rows": 6, "hidden": False, "similarity": "cosine", "pearson": pytest.approx(100 * pearson(cosines, LABELS)),
     }  # fmt: skip
-    assert details["csts_test"] == {"rows": 6, "hidden": True}
+    assert details["csts_test"] == {"rows": 6, "hidden": True, "similarity": "cosine"}
     # By row number from 0, on the labels' scale.
     assert list(result["submissions"]) == ["csts_test"]
     predictions = result["submissions"]["csts_test"]

@@ -104,7 +104,8 @@ def test_whoever_measures_pairs_against_gold_asks_the_model(tmp_path):
     assert result["details"]["tasks"]["STSB-dev"]["pearson"] == pytest.approx(
         100 * np.corrcoef(by_hand, pairs.gold)[0, 1]
     )
-    assert result["details"]["similarity"] == "own"
+    assert result["details"]["tasks"]["STSB-dev"]["similarity"] == "own"
+    assert "similarity" not in result["details"]
 
     class Conditioned(Nearness):
         def encode(self, sentences):
@@ -115,3 +116,14 @@ def test_whoever_measures_pairs_against_gold_asks_the_model(tmp_path):
         for one, two, gold in zip(pairs.sentences1, pairs.sentences2, pairs.gold, strict=True)
     ]
     assert score_conditional(Conditioned(), rows) == pytest.approx(0.8)
+
+
+def test_what_ranks_by_cosines_says_that_they_are_not_the_models_similarity(tmp_path, caplog, bag_of_words):
+    from sentsmith.evaluation.suite import evaluate
+
+    (tmp_path / "l.jsonl").write_text('{"sentences": ["a b c", "a b", "a"]}\n')
+    for model in (bag_of_words, Nearness()):
+        assert not caplog.text
+        result = evaluate(model, suites=["lists"], lists=[tmp_path / "l.jsonl"], name="m")
+        assert "similarity" not in result["details"]["tasks"]["l"]
+    assert "m: lists ranks by the cosine of its vectors, which is not its own similarity" in caplog.text

@@ -44,7 +44,8 @@ def embed_path(
 ) -> int:
     """Embed a file or folder of sentences, or standard input (``-``), with a model by name; see :func:`embed_file`.
 
-    Standard input is written beside the output first, since it cannot be read twice.
+    Standard input is written beside the output first, since it cannot be read twice. Of a model whose similarity is
+    not the cosine a warning says so.
 
     Raises:
         InputError: The sentences or the model cannot be read, or the output cannot be written.
@@ -68,6 +69,8 @@ def embed_path(
             "version": __version__,
         }
         encoder = as_encoder(load(folder, trust_remote_code=trust_remote_code), precision=precision, backend=backend)
+        if encoder.pair_scores is not None:
+            logger.warning("%s: the cosine of these vectors is not the model's own similarity of two sentences", model)
         return embed_file(
             lambda: read_sentences(path, column=column),
             target,

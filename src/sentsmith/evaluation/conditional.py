@@ -60,7 +60,7 @@ class ConditionalTask:
         Where the labels are hidden there is none, but ``"submission"``: row number → prediction.
         """
         similarities = _similarities(self.rows, embedded)
-        details: dict[str, Any] = {"rows": len(self.rows), "hidden": self.hidden}
+        details: dict[str, Any] = {"rows": len(self.rows), "hidden": self.hidden, "similarity": embedded.measured_by}
         if self.hidden:
             return details | {"submission": {str(row): 1 + 4 * float(value) for row, value in enumerate(similarities)}}
         labels = _labels(self.rows)

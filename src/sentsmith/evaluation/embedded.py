@@ -41,6 +41,7 @@ class Embedded:
 
     Attributes:
         blank: How many different sentences were empty (or white space only) and stand as :data:`BLANK`.
+        measured_by: What :meth:`similarity` goes by.
         not_finite: How many vectors held NaN or infinity and are zeros now.
         seconds: How long the encoder took.
     """
@@ -65,6 +66,7 @@ class Embedded:
         vectors = encoder.encode(cast("list[str]", texts)) if texts else np.empty((0, 0))
         self._vectors = _checked(np.asarray(vectors, dtype=np.float32), len(texts))
         self._pair_scores = getattr(encoder, "pair_scores", None)
+        self.measured_by = similarity_of(encoder)
         self.seconds = time.perf_counter() - start
         bad = np.flatnonzero(~np.isfinite(self._vectors).all(axis=1))
         self.not_finite = len(bad)

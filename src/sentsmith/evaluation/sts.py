@@ -89,16 +89,18 @@ class StsTask:
             yield from subset.pairs.texts()
 
     def score(self, embedded: Embedded) -> dict[str, Any]:
-        """Return the task's score (Spearman times 100) and how it came about.
+        """Return the task's score (Spearman times 100) and how it came about, by which similarity among others.
 
         If training data was looked for in it (:attr:`shared`), also what the score is without those sentences.
         """
-        return self.score_of(
-            [embedded.similarity(subset.pairs.sentences1, subset.pairs.sentences2) for subset in self.subsets]
-        )
+        predicted = [embedded.similarity(subset.pairs.sentences1, subset.pairs.sentences2) for subset in self.subsets]
+        return self.score_of(predicted) | {"similarity": embedded.measured_by}
 
     def score_of(self, predicted: Sequence[ArrayLike]) -> dict[str, Any]:
-        """Return what :meth:`score` does, for predictions from anywhere: one ``[n_k]`` array for each subset k."""
+        """Return what :meth:`score` does, for predictions from anywhere: one ``[n_k]`` array for each subset k.
+
+        What similarity they are of it does not know.
+        """
         golds = [subset.pairs.gold for subset in self.subsets]
         details: dict[str, Any] = {
             "score": 100 * all_aggregation(predicted, golds),

@@ -43,6 +43,8 @@ SUITES: dict[str, str] = {
 _STS_HUB = "sts-hub"
 # Read from given files: no folder is needed, and a mean over them says nothing, as they are not parts of one test.
 _GIVEN = {LISTS: "lists", CONDITIONAL: "conditional rows"}
+# Every sentence against many others; a model's own similarity is for pairs.
+_BY_COSINE = ("bitext", CAPTIONS, LISTS)
 _HOW = ("aggregation", "classifier")  # what all tasks of a suite share
 
 
@@ -180,9 +182,9 @@ def evaluate(
         What ``results.json`` holds: ``model``; ``scores`` by task (Spearman, accuracy and Kendall's τ times 100,
         not rounded); ``averages`` by suite, those of given files aside; what each suite of
         :data:`~sentsmith.evaluation.inside.INSIDE` that was asked for has found, under its name;
-        ``details``: the aggregation, the classifier, what scored pairs (``"cosine"``, or ``"own"``: the model itself),
-        each task's subset scores, rows and skipped files, seconds, versions. And, where labels are hidden,
-        ``submissions`` by task: row number → prediction.
+        ``details``: the aggregation, the classifier, each task's subset scores, rows, skipped files and, of tasks of
+        scored pairs, similarity (``"cosine"``, or ``"own"``: the model itself); seconds, versions. And, where labels
+        are hidden, ``submissions`` by task: row number → prediction.
     """
     given = {"lists": lists, "conditional": conditional, "trained_on": trained_on}
     tasks = load_suites(suites, data_dir=data_dir, probe=probe, **given)
@@ -196,6 +198,7 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
     """Measure a model on loaded tasks; returns what :func:`evaluate` does, but does not look inside it."""
     start = time.perf_counter()
     tasks = {suite: members for suite, members in tasks.items() if suite not in INSIDE}
+    _warn_of_cosines(encoder, tasks, name)
     embedded = _embedded(encoder, tasks)
     parts = list(dict.fromkeys(embedded.values()))
     seconds, count = sum(part.seconds for part in parts), sum(map(len, parts))
@@ -217,7 +220,6 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
         "averages": averages,
         "details": {
             **{key: result[key] for key in _HOW for result in details.values() if key in result},
-            "similarity": similarity_of(encoder),
             "tasks": details,
             "sentences": count,
             "empty_sentences": sum(part.blank for part in parts),
@@ -227,6 +229,14 @@ def measure(encoder: Encoder, tasks: Tasks, *, name: str) -> dict[str, Any]:
         },
         **({"submissions": submissions} if submissions else {}),
     }
+
+
+def _warn_of_cosines(encoder: Encoder, tasks: Tasks, name: str) -> None:
+    ranked = [suite for suite in _BY_COSINE if suite in tasks]
+    if ranked and similarity_of(encoder) == "own":
+        logger.warning(
+            "%s: %s ranks by the cosine of its vectors, which is not its own similarity", name, " and ".join(ranked)
+        )
 
 
 def _embedded(encoder: Encoder, tasks: Tasks) -> dict[str, Embedded]:
