@@ -25,7 +25,7 @@ from runner import Results, Row, mean_and_spread, print_table, run
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
 from sentsmith.encoders.protocol import Encoder
-from sentsmith.methods.freeze.store import StoredEncoder, can_store
+from stored import StoredEncoder, can_store
 
 NLI_ROWS = 20_000
 _NLI_SCORES = {"entailment": 5.0, "neutral": 2.5, "contradiction": 0.0}

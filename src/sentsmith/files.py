@@ -129,3 +129,22 @@ def sha256(path: str | Path) -> str:
             while block := stream.read(_BLOCK):
                 digest.update(block)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep a second run from making the same file or folder meanwhile; the lock dies with its process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such locks, and does without
+        yield
+        return
+    lock = path.with_suffix(".lock")
+    with lock.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            # Not by closing alone: a process that was forked meanwhile has the file open too, and would hold the lock.
+            fcntl.flock(stream, fcntl.LOCK_UN)
+    lock.unlink(missing_ok=True)

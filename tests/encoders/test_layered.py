@@ -161,6 +161,8 @@ def test_attention_begins_at_the_mean_and_finds_its_token():
         ('He said "Run!"', "full_stop", 'He said "Run!"'),
         ("A dog runs ...", "none", "A dog runs"),
         ("Run!", "none", "Run"),
+        ('He said "Run!"', "none", 'He said "Run"'),
+        ("He left\N{HORIZONTAL ELLIPSIS}", "full_stop", "He left\N{HORIZONTAL ELLIPSIS}"),
         (" A dog ", "as_is", " A dog "),
         ("", "as_is", "."),
         ("?", "none", "."),

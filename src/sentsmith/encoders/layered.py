@@ -31,7 +31,7 @@ Punctuation = Literal["full_stop", "none", "as_is"]
 """How every sentence ends: with a full stop where it has no end; without any; as it was given. The last token of two
 sentences is only comparable where they end alike (METHODS §4)."""
 
-_ENDS = (".", "!", "?")
+_ENDS = ".!?\N{HORIZONTAL ELLIPSIS}\N{IDEOGRAPHIC FULL STOP}\N{FULLWIDTH EXCLAMATION MARK}\N{FULLWIDTH QUESTION MARK}"
 _QUOTES = "\"'\N{RIGHT DOUBLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK})]"
 _EMPTY = "."  # stands for a sentence without words: some tokenizers make no token of it
 
@@ -39,10 +39,12 @@ _EMPTY = "."  # stands for a sentence without words: some tokenizers make no tok
 def ended(sentence: str, policy: Punctuation) -> str:
     """Return the sentence with the ending that the policy gives it; a full stop where nothing is left."""
     text = sentence.strip()
-    if policy == "full_stop" and not text.rstrip(_QUOTES).endswith(_ENDS):
+    words = text.rstrip(_QUOTES)
+    if policy == "full_stop" and not words.endswith(tuple(_ENDS)):
         text += "."
     elif policy == "none":
-        text = text.rstrip(" ".join(_ENDS))
+        # Also before closing quotation marks, which stay.
+        text = words.rstrip(f"{_ENDS} ") + text[len(words) :]
     return (text if policy != "as_is" else sentence) if text else _EMPTY
 
 
@@ -192,7 +194,6 @@ def make_layered(
     readout: LayerReadout = "last",
     punctuation: Punctuation = "full_stop",
     device: str | None = None,
-    dtype: torch.dtype = torch.float32,
 ) -> SentenceTransformer:
     """Return a model that encodes a sentence into the vectors of all layers of a transformer, one behind the other.
 
@@ -201,7 +202,6 @@ def make_layered(
         readout: See :data:`LayerReadout`.
         punctuation: See :data:`Punctuation`.
         device: Where to; the fastest present by default.
-        dtype: Of its weights.
 
     Raises:
         InputError: No such model, no weights in safetensors, or its first module is no plain transformer.
@@ -212,7 +212,7 @@ def make_layered(
     folder = resolve(name)
     refuse_pickled_weights(folder)
     options: dict[str, Any] = {"readout": readout, "punctuation": punctuation}
-    weights = {"use_safetensors": True, "dtype": dtype}
+    weights = {"use_safetensors": True, "dtype": torch.float32}
     with loading_errors(folder):
         subfolder = _first_module(folder)
         if subfolder is None:

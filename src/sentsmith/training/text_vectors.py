@@ -10,8 +10,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sentsmith.errors import InputError
-from sentsmith.files import make_folder, write_json
+from sentsmith.files import alone, make_folder, write_json
 from sentsmith.training import processes
 from sentsmith.training.teachers import Teacher, read_once
 
@@ -95,7 +94,7 @@ def _embed_or_find(teacher: Teacher, texts: Sequence[str], folder: Path, *, prog
         logger.info("%s holds the vectors of %s already", path, teacher.name)
         return path, True
     make_folder(folder)
-    with _alone(path):
+    with alone(path):
         if path.exists():
             return path, True
         begun = time.perf_counter()
@@ -103,25 +102,6 @@ def _embed_or_find(teacher: Teacher, texts: Sequence[str], folder: Path, *, prog
         seconds = round(time.perf_counter() - begun, 2)
         write_json(path.with_suffix(".json"), {**key, "rows": len(texts), "seconds": seconds})
     return path, False
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Keep a second run that shares the folder from writing the same file; the lock dies with its process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such locks, and does without
-        yield
-        return
-    lock = path.with_suffix(".lock")
-    with lock.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            # Not by closing alone: a process that was forked meanwhile has the file open too, and would hold the lock.
-            fcntl.flock(stream, fcntl.LOCK_UN)
-    lock.unlink(missing_ok=True)
 
 
 def _opened(path: Path, texts: int) -> NDArray[Any]:

@@ -9,11 +9,11 @@ from sentence_transformers import SentenceTransformer
 
 import sentsmith
 from sentsmith.encoders.embedding import as_encoder
+from sentsmith.encoders.vectorfile import embed_path
 from sentsmith.errors import InputError, SettingsError
 from sentsmith.evaluation.pairs import read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
 from sentsmith.methods.freeze.recipe import Recipe
-from sentsmith.methods.freeze.store import StoredEncoder
 from sentsmith.search.compare import check_searchable
 from sentsmith.settings import resolve
 
@@ -40,7 +40,12 @@ def test_a_run_learns_and_its_record_says_what_was_done(trained):
     assert min(found["weights"]) > 0
     assert len(found["reconstruction"]["loss"]) == 2
     assert found["reconstruction"]["bottlenecks"] == [8, 8]
-    assert {name: part["found"] for name, part in found["store"].items()} == {"pairs": False, "sentences": False}
+    assert {name: part["found"] for name, part in found["store"].items()} == {
+        # No raw sentences were given: they are those of the pairs.
+        "sentences": False,
+        "pairs": True,
+        "dev": False,
+    }
     assert "cosine of two vectors ranks pairs" in (folder / "README.md").read_text()
     assert len(list(store.glob("*.npy"))) == 2
 
@@ -80,24 +85,13 @@ def test_a_store_serves_later_runs_and_another_readout_has_its_own(trained, trai
         tmp_path / "half", f"freeze.store={store}", "freeze.store_dtype=float16", "freeze.start=scratch"
     )
     assert not half["freeze"]["store"]["pairs"]["found"]
-    (made,) = set(store.glob("*.npy")) - before
-    assert np.load(made, mmap_mode="r").dtype == np.float16
+    made = set(store.glob("*.npy")) - before
+    assert {np.load(file, mmap_mode="r").dtype for file in made} == {np.dtype("float16")}
     assert half["freeze"]["store"]["pairs"]["bytes"] * 2 == later["freeze"]["store"]["pairs"]["bytes"]
 
 
-def test_a_frozen_model_is_looked_up_to_measure_what_was_trained_on_it(trained, sentences, tmp_path):
-    folder, _, _ = trained
-    model = sentsmith.load(folder)
-    stored = StoredEncoder(model, folder, tmp_path)
-    expected = as_encoder(model).encode(sentences)
-    np.testing.assert_allclose(stored.encode(sentences), expected, atol=1e-5)
-    model[0].forward = None  # not called again
-    np.testing.assert_allclose(stored.encode(sentences), expected, atol=1e-5)
-    assert stored.pair_scores is None
-
-
 def test_a_free_head_is_not_searched_with_and_says_its_own_similarity(
-    train_freeze, pair_files, sentence_file, tmp_path
+    trained, train_freeze, pair_files, sentence_file, tmp_path, caplog
 ):
     record = train_freeze(tmp_path / "free", "freeze.head=linear", "freeze.start=pca")
     encoder = as_encoder(sentsmith.load(tmp_path / "free"))
@@ -105,6 +99,10 @@ def test_a_free_head_is_not_searched_with_and_says_its_own_similarity(
     assert score == pytest.approx(record["selection"]["best_score"], abs=1e-4)
     with pytest.raises(InputError, match=r"freeze\.head nonnegative"):
         check_searchable(encoder)
+    for model in (trained[0], tmp_path / "free"):
+        assert "the cosine of these vectors is not the model's own similarity" not in caplog.text
+        embed_path(sentence_file, tmp_path / f"{model.name}.npy", model)
+    assert f"{tmp_path / 'free'}: the cosine of these vectors is not the model's own similarity" in caplog.text
 
 
 def test_an_attention_learns_its_queries_and_is_saved_with_them(train_freeze, pair_files, tmp_path):
@@ -122,10 +120,23 @@ def test_going_on_with_a_trained_model(trained, train_freeze, tmp_path):
     later = train_freeze(tmp_path / "later", f"model={folder}", f"freeze.store={store}", "training.max_steps=1")
     first = later["selection"]["history"][0]["score"]
     assert first == pytest.approx(record["selection"]["best_score"], abs=1e-4)
-    with pytest.raises(
-        SettingsError, match=r"freeze\.head is 'mlp', and the FREEZE model to go on with has 'nonnegative'"
-    ):
+    with pytest.raises(SettingsError, match=r"freeze\.head is 'mlp', and the FREEZE model to go on with has"):
         train_freeze(tmp_path / "other", f"model={folder}", "freeze.head=mlp")
+    with pytest.raises(SettingsError, match=r"freeze\.leave_out is not that of the FREEZE model"):
+        train_freeze(tmp_path / "other", f"model={folder}", "freeze.leave_out=[1]")
+
+
+def test_what_is_gone_on_with_is_the_models_own(train_freeze, trains, freeze_settings, pair_files, tmp_path):
+    """Its readout, start and head, where the recipe says nothing of them."""
+    train_freeze(tmp_path / "first", "freeze.readout=attention", "freeze.start=cosines", "training.max_steps=2")
+    silent = {**freeze_settings, "freeze": {}, "model": str(tmp_path / "first")}
+    record = trains("freeze", silent)(tmp_path / "second")
+    assert (record["freeze"]["start"], record["freeze"]["head"]) == ("cosines", "nonnegative")
+    queries = [sentsmith.load(tmp_path / name)[0].query for name in ("first", "second")]
+    assert not np.allclose(queries[0].detach(), queries[1].detach())
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert "Readout: attention" in card
+    assert "cosine of two vectors ranks pairs" in card
 
 
 def test_leaving_layers_out_takes_the_same_autoencoders(trained, train_freeze, tmp_path):
@@ -191,7 +202,7 @@ def test_a_store_larger_than_memory_trains(tmp_path, train_freeze, monkeypatch):
     def enormous(teacher, texts, folder, **options):
         found = whole(teacher, texts, folder, **options)
         rows, wide = 2**28, found.vectors.shape[1]
-        big = np.memmap(tmp_path / "big.npy", dtype=np.float32, mode="w+", shape=(rows, wide))
+        big = np.memmap(tmp_path / f"big-{found.path.name}", dtype=np.float32, mode="w+", shape=(rows, wide))
         assert big.nbytes == 64 * 2**30
         places = {text: (place + 1) * (rows // 1000) for text, place in found.places.items()}
         for text, place in found.places.items():
@@ -217,6 +228,7 @@ def test_a_store_larger_than_memory_trains(tmp_path, train_freeze, monkeypatch):
         (("freeze.combine=summed", "freeze.leave_out=[1]"), "needs all layers"),
         (("freeze.hidden=3",), "freeze.hidden is for freeze.head mlp"),
         (("freeze.readout=attention", "freeze.look_up=false"), "nothing can be stored"),
+        (("training.chunk_tokens=measure",), "stored vectors are looked up"),
         (("training.blend=0.5",), "training.blend averages with the start model"),
     ],
 )
@@ -241,7 +253,23 @@ def test_settings_that_do_not_go_together(freeze_settings, overrides, message):
 def test_bad_input_is_a_line_and_leaves_nothing(train_freeze, pair_files, tmp_path, overrides, error, message):
     with pytest.raises(error, match=message):
         train_freeze(tmp_path / "model", *(text.format(**pair_files) for text in overrides))
-    assert not list(tmp_path.rglob("run.json"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_survives_wrong_settings_for_the_next(trained, train_freeze):
+    folder, _, store = trained
+    before = sorted(folder.rglob("*"))
+    for wrong in ("freeze.leave_out=[9]", "freeze.autoencoder.sentences=none.txt"):
+        with pytest.raises((InputError, SettingsError)):
+            train_freeze(folder, f"freeze.store={store}", wrong, overwrite=True)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_dev_sentences_are_read_whole_whatever_the_training_cuts(train_freeze, pair_files, tmp_path):
+    record = train_freeze(tmp_path / "model", "training.max_length=6", "freeze.start=scratch")
+    score = 100 * score_pairs(as_encoder(sentsmith.load(tmp_path / "model")), read_scored_pairs(pair_files["dev"]))
+    assert score == pytest.approx(record["selection"]["best_score"], abs=1e-4)
+    assert {"pairs", "dev"} <= record["freeze"]["store"].keys()
 
 
 def test_every_seed_draws_its_own_encoders(train_freeze, tmp_path):

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from sentence_transformers import SentenceTransformer
 
+from sentsmith import __version__
 from sentsmith.corpus.reading import read_sentences
 from sentsmith.encoders.layered import make_layered
 from sentsmith.encoders.loading import load, resolve
 from sentsmith.errors import SettingsError
-from sentsmith.files import sha256
-from sentsmith.methods.freeze.autoencoders import FitSettings, Reconstruction, fit
+from sentsmith.files import alone, sha256
+from sentsmith.methods.freeze.autoencoders import RESULT, FitSettings, Reconstruction, fit
 from sentsmith.methods.freeze.codes import LayerCodes
 from sentsmith.methods.freeze.layer_encoders import LayerEncoders, Standardise
 from sentsmith.methods.freeze.maps import LayerMaps
@@ -61,6 +62,19 @@ def _is_freeze(folder: Path) -> bool:
 
 def _check_same(settings: FreezeSettings, model: SentenceTransformer) -> None:
     """Refuse what is neither the default nor what the model is."""
+    codes: Any = model[1]
+    kept = kept_layers(settings, codes.layers)
+    widths = [bottlenecks(settings, codes.layers)[layer] for layer in kept]
+    asked = settings.bottleneck != FreezeSettings.model_fields["bottleneck"].default
+    for name, wrong in (
+        ("leave_out", bool(settings.leave_out) and list(kept) != codes.kept),
+        ("bottleneck", asked and bool(codes.bottlenecks) and widths != codes.bottlenecks),
+    ):
+        if wrong:
+            raise SettingsError(
+                f"freeze.{name} is not that of the FREEZE model to go on with; leave it, or begin with the model it is "
+                "made of"
+            )
     for names, module in ((_OF_FROZEN, model[0]), (_OF_CODES, model[1])):
         for name, attribute in names.items():
             wanted, own = getattr(settings, name), getattr(module, attribute)
@@ -73,69 +87,92 @@ def _check_same(settings: FreezeSettings, model: SentenceTransformer) -> None:
 
 @dataclass
 class Building:
-    """The stages of one run.
+    """The stages of one run; making one says what is wrong with settings and raw sentences, before anything is written.
 
     Attributes:
         recipe: Its settings.
         rows: The scored pairs.
         opened: As :func:`open_model` returns it.
-        work: The run's work folder.
         progress: Draw bars.
         facts: What the run record keeps of the stages, as far as they are done.
         seconds: What they took.
+
+    Raises:
+        InputError: The raw sentences cannot be read.
+        SettingsError: The settings do not fit the model.
     """
 
     recipe: Recipe
     rows: TrainingRows
     opened: SentenceTransformer
-    work: Path
     progress: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.frozen: Any = self.opened[0]
-        settings = self.recipe.freeze
-        self.folder = self.work if settings.store is None else Path(settings.store)
-        self.teacher = frozen_teacher(
-            self.opened,
-            self.recipe.model,
-            {"model": sha256(resolve(self.recipe.model))},
-            longest=self.recipe.training.max_length,
-            dtype=settings.store_dtype,
-        )
+        self.device = self.opened.device
+        new = len(self.opened) == 1
+        self.codes: Any = self._new_codes() if new else self.opened[1]
+        self.sentences = self._sentences() if new and self.recipe.reads_sentences else None
+        self.weights = {"model": sha256(resolve(self.recipe.model))}
         self.facts |= {
             "layers": self.frozen.layers,
             "width": self.frozen.width,
-            "start": settings.start,
-            "head": settings.head,
-            "combine": settings.combine,
+            "start": self.codes.start,
+            "head": self.codes.head,
+            "combine": self.codes.combine,
             "reconstruction": None,
         }
 
-    def model(self) -> SentenceTransformer:
+    @property
+    def looks_up(self) -> bool:
+        """Whether training looks up what the frozen model says, in place of running it."""
+        return self.recipe.freeze.look_up and self.frozen.readout != "attention"
+
+    def model(self, work: Path) -> SentenceTransformer:
         """Return the model to train: the frozen one, and the codes, begun as the settings say.
 
+        Args:
+            work: The run's work folder.
+
         Raises:
-            InputError: The raw sentences cannot be read, or are too few.
-            SettingsError: The settings do not fit the model.
+            InputError: The raw sentences are too few, or the store cannot be written.
         """
-        if len(self.opened) > 1:
-            codes: Any = self.opened[1]
-        else:
-            codes = self._new_codes()
         settings = self.recipe.freeze
-        codes.noise = settings.noise
-        codes.encoders.requires_grad_(settings.train_encoders)
-        return SentenceTransformer(modules=[self.frozen, codes], device=str(self.opened.device))
+        self.codes.to(self.device)
+        if self.sentences is not None:
+            self._fit(self.sentences, work)
+        kept = kept_layers(settings, self.frozen.layers)
+        if len(self.opened) == 1 and len(kept) < self.frozen.layers:
+            whole = self.codes
+            self.codes = self._codes(kept, [whole.bottlenecks[layer] for layer in kept] if whole.bottlenecks else ())
+            _take_layers(self.codes, whole, kept)
+        self.codes.noise = settings.noise
+        self.codes.encoders.requires_grad_(settings.train_encoders)
+        return SentenceTransformer(modules=[self.frozen, self.codes], device=str(self.device))
 
-    def store(self, dev: Iterable[ScoredPairs]) -> LayerStore:
-        """Return the frozen model's vectors of all sentences of the pairs, and of the dev pairs."""
-        texts = [*pair_texts(self.rows), *(text for pairs in dev for text in pairs.texts())]
-        return self._store("pairs", texts)
+    def has_learning_encoders(self) -> bool:
+        """Whether anything but the head (and an attention) learns."""
+        return any(parameter.requires_grad for parameter in self.codes.encoders.parameters())
 
-    def _store(self, name: str, texts: Iterable[str]) -> LayerStore:
-        store = open_store(self.teacher, texts, self.folder, progress=self.progress)
+    def store(self, work: Path) -> LayerStore:
+        """Return what the frozen model says of the sentences of all pairs, cut as in training."""
+        return self._store("pairs", pair_texts(self.rows), work)
+
+    def dev_store(self, dev: Iterable[ScoredPairs], work: Path) -> LayerStore:
+        """Return the same of the pairs that choose, which are read whole, as the model reads them in use."""
+        return self._store("dev", (text for pairs in dev for text in pairs.texts()), work, whole=True)
+
+    def _store(self, name: str, texts: Iterable[str], work: Path, *, whole: bool = False) -> LayerStore:
+        teacher = frozen_teacher(
+            self.opened,
+            self.recipe.model,
+            self.weights,
+            longest=None if whole else self.recipe.training.max_length,
+            dtype=self.recipe.freeze.store_dtype,
+        )
+        store = open_store(teacher, texts, self._folder(work), progress=self.progress)
         found = store.texts
         self.facts.setdefault("store", {})[name] = {
             "sentences": len(found.vectors),
@@ -146,21 +183,16 @@ class Building:
         self.seconds[f"store_{name}"] = 0.0 if found.found else found.seconds
         return store
 
+    def _folder(self, work: Path) -> Path:
+        return work if self.recipe.freeze.store is None else Path(self.recipe.freeze.store)
+
     def _new_codes(self) -> LayerCodes:
+        """Return the codes of all layers, whichever are left out: the same autoencoders serve every choice."""
         settings, count = self.recipe.freeze, self.frozen.layers
         # Whoever finds the autoencoders fitted, by another run, began with the same numbers.
         torch.manual_seed(self.recipe.training.seed)
-        kept = kept_layers(settings, count)
-        widths = () if settings.start == "cosines" else bottlenecks(settings, count)
-        # All layers are fitted, whichever are left out: the same autoencoders serve every choice.
-        whole = self._codes(range(count), widths)
-        if self.recipe.reads_sentences:
-            self._fit(whole)
-        if len(kept) == count:
-            return whole
-        codes = self._codes(kept, [widths[layer] for layer in kept] if widths else ())
-        _take_layers(codes, whole, kept)
-        return codes
+        kept_layers(settings, count)
+        return self._codes(range(count), () if settings.start == "cosines" else bottlenecks(settings, count))
 
     def _codes(self, kept: Sequence[int], widths: Sequence[int]) -> LayerCodes:
         settings = self.recipe.freeze
@@ -177,41 +209,45 @@ class Building:
             combine=settings.combine,
         )
 
-    def _fit(self, codes: LayerCodes) -> None:
+    def _fit(self, sentences: Sequence[str], work: Path) -> None:
         """Fit to the raw sentences what the settings ask for: the normalisation, the directions, the autoencoders."""
-        stored = self._store("sentences", self._sentences()).texts
-        vectors = stored.vectors
+        codes = self.codes
+        stored = self._store("sentences", sentences, work).texts
         standardise = codes.standardise if isinstance(codes.standardise, Standardise) else None
         if standardise is not None:
-            standardise.measure(vectors)
+            standardise.measure(stored.vectors)
         if isinstance(codes.encoders, LayerMaps):
-            codes.encoders.measure(vectors, standardise)
-        elif self.recipe.freeze.start == "autoencoder":
-            found = self._fit_autoencoders(codes, stored, standardise)
-            self.facts["reconstruction"] = {**asdict(found), "bottlenecks": codes.bottlenecks}
-            self.seconds["autoencoders"] = found.seconds
+            codes.encoders.measure(stored.vectors, standardise)
+        elif codes.start == "autoencoder":
+            found, again = self._fit_autoencoders(stored, standardise, self._folder(work))
+            self.facts["reconstruction"] = {**asdict(found), "bottlenecks": codes.bottlenecks, "found": again}
+            self.seconds["autoencoders"] = 0.0 if again else found.seconds
 
     def _fit_autoencoders(
-        self, codes: LayerCodes, stored: TextVectors, standardise: Standardise | None
-    ) -> Reconstruction:
-        settings, seed = self.recipe.freeze, self.recipe.training.seed
+        self, stored: TextVectors, standardise: Standardise | None, folder: Path
+    ) -> tuple[Reconstruction, bool]:
+        """Return how well they do, and whether an earlier run had fitted them."""
+        codes, settings = self.codes, self.recipe.freeze
         key = {
-            **self.teacher.key,
             "vectors": stored.path.name,
             "bottlenecks": codes.bottlenecks,
-            "depth": settings.depth,
-            "combine": settings.combine,
-            "normalise": settings.normalise_input,
-            "device": self.opened.device.type,
+            "depth": codes.depth,
+            "combine": codes.combine,
+            "normalise": codes.normalise,
+            "device": self.device.type,
+            "version": __version__,
         }
         how = FitSettings(
             noise=settings.noise,
-            seed=seed,
+            seed=self.recipe.training.seed,
             **settings.autoencoder.model_dump(exclude={"sentences", "column", "limit"}),
         )
         name = hashlib.sha256(json.dumps([key, asdict(how)], sort_keys=True).encode()).hexdigest()[:16]
-        coder: Any = codes.encoders
-        return fit(coder, stored.vectors, self.folder / f"autoencoders-{name}", key, how, standardise=standardise)
+        work = folder / f"autoencoders-{name}"
+        with alone(work):
+            again = (work / RESULT).exists()
+            found = fit(codes.encoders, stored.vectors, work, key, how, standardise=standardise, progress=self.progress)
+        return found, again
 
     def _sentences(self) -> list[str]:
         settings = self.recipe.freeze.autoencoder

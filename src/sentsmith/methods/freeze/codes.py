@@ -125,8 +125,9 @@ class LayerCodes(Module):
         """Return the codes ``[B, kept layers, widest code]`` of ``[B, L·d]``; summed: ``[B, 1, d]``."""
         latents = self.latents(states)
         if self.training and self.noise:
-            spread = latents.std(dim=(0, 2), keepdim=True)
-            latents = latents + self.noise * spread * torch.randn_like(latents)
+            # The layer's deviation as the autoencoders measure it, here of the batch.
+            rms = latents.var(dim=0, correction=0).mean(dim=-1).sqrt()
+            latents = latents + self.noise * rms[:, None] * torch.randn_like(latents)
         codes: Tensor = self.encoders(latents)
         return codes if self.combine == "cosines" else codes[:, None]
 
@@ -169,7 +170,16 @@ class LayerCodes(Module):
         return sum(self._widths())
 
     def layer_similarities(self, first: Vectors, second: Vectors) -> NDArray[np.float64]:
-        """Return the cosines by layer of pairs of sentence vectors, ``[n, dimension]`` twice → ``[n, witnesses]``."""
+        """Return the cosines by layer of pairs of sentence vectors, ``[n, dimension]`` twice → ``[n, witnesses]``.
+
+        Raises:
+            InputError: The vectors have been cut.
+        """
+        if first.shape[1] != self.get_embedding_dimension():
+            raise InputError(
+                f"the layers of a vector of {first.shape[1]} numbers cannot be told; this model gives "
+                f"{self.get_embedding_dimension()}, and truncate_dim cuts them"
+            )
         ends = np.cumsum(self._widths())[:-1]
         sides = [np.split(np.asarray(side, dtype=np.float64), ends, axis=1) for side in (first, second)]
         dots = [np.einsum("nd,nd->n", a, b) for a, b in zip(*sides, strict=True)]

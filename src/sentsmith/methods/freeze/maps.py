@@ -62,9 +62,10 @@ class LayerMaps(nn.Module):
             vectors: ``[n, L·d]``, float16 or float32, read in blocks; may be larger than memory.
             standardise: Comes before the maps.
         """
-        moments = torch.zeros(self.layers, self.width, self.width, dtype=torch.float64)
+        device = self.weight.device
+        moments = torch.zeros(self.layers, self.width, self.width, dtype=torch.float64, device=device)
         for block in row_blocks(vectors):
-            rows = torch.from_numpy(block).reshape(-1, self.layers, self.width)
+            rows = torch.from_numpy(block).to(device).reshape(-1, self.layers, self.width)
             rows = (rows if standardise is None else standardise(rows)).transpose(0, 1)
             moments += rows.mT @ rows
         # Ascending; the sign of a direction is nothing to a cosine.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from sentsmith.evaluation.pairs import ScoredPairs
+    from sentsmith.methods.freeze.build import Building
     from sentsmith.methods.freeze.store import LayerStore, StoreCollator
     from sentsmith.training.selection import Judge
 
@@ -35,6 +36,7 @@ class Recipe(SharedRecipe):
             name for name, field in FreezeSettings.model_fields.items() if getattr(settings, name) != field.default
         ]
         linear = settings.start in ("cosines", "pca")
+        looks_up = settings.look_up and settings.readout != "attention"
         refused = {
             "data.column is for sentences; these rows are found by their columns' names": self.data.column is not None,
             "freeze.depth is that of encoders with hidden layers: freeze.start scratch or autoencoder": (
@@ -60,8 +62,10 @@ class Recipe(SharedRecipe):
                 settings.noise > 0 and settings.start == "cosines"
             ),
             "freeze.store and store_dtype are for stored vectors, and the frozen model runs in every step": (
-                not (self.looks_up or self.reads_sentences) and ("store" in changed or "store_dtype" in changed)
+                not (looks_up or self.reads_sentences) and ("store" in changed or "store_dtype" in changed)
             ),
+            "training.chunk_tokens and recompute are for a model that runs, and stored vectors are looked up": looks_up
+            and (self.training.chunk_tokens is not None or self.training.recompute),
             "training.blend averages with the start model, whose encoders are random or an autoencoder's; leave it 1": (
                 self.training.blend != 1.0
             ),
@@ -70,16 +74,6 @@ class Recipe(SharedRecipe):
             if wrong:
                 raise ValueError(message)
         return self
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether training looks up what the frozen model said, in place of running it."""
-        return self.freeze.look_up and self.freeze.readout != "attention"
-
-    @property
-    def has_learning_encoders(self) -> bool:
-        """Whether anything but the head (and an attention) learns."""
-        return self.freeze.train_encoders and self.freeze.start != "cosines"
 
     @property
     def reads_sentences(self) -> bool:
@@ -126,39 +120,41 @@ def run(
         seed=recipe.training.seed,
     )
     check_enough(recipe, len(rows.train))
-    dev, source = dev_pairs(recipe.data.dev, rows)
+    dev, source = dev_pairs(recipe.data.dev, rows, scale=settings.scale)
     if shared := shared_sentences(rows, dev):
         rows.warnings.append(f"{shared} sentences of the pairs that choose the checkpoint are trained on too")
     # Encoders draw their weights.
     set_seed(recipe.training.seed)
-    opened = open_model(recipe)
-    building = Building(recipe, rows, opened, place.open(recipe, rows.sha256), progress=progress)
-    model = building.model()
-    store = building.store(dev) if recipe.looks_up else None
+    building = Building(recipe, rows, open_model(recipe), progress=progress)
+    # All input is read: from here on the folder is this run's own.
+    work = place.open(recipe, rows.sha256)
+    model = building.model(work)
+    store = building.store(work) if building.looks_up else None
     plan = Plan(
         model=model,
         loss=lambda trained, chunking: FreezeLoss(trained, settings.loss, chunking=chunking),
         rows=rows,
         collator=None if store is None else lambda trained: _collator(trained, store),
-        judge=_judge(dev, source, store),
+        judge=_judge(building, dev, source, work),
         # The trainer refuses a pattern that no weight has.
-        learning_rates={_ENCODERS: settings.encoder_learning_rate} if recipe.has_learning_encoders else {},
-        notes=_notes(recipe),
+        learning_rates={_ENCODERS: settings.encoder_learning_rate} if building.has_learning_encoders() else {},
+        notes=_notes(model, settings.loss),
         facts=building.facts,
         learned=lambda trained: {"weights": trained[-1].weights},
         seconds=building.seconds,
     )
-    # The folder is this run's own by now.
     return train(recipe, plan, replace(place, resume=True, overwrite=False), progress=progress)
 
 
-def _judge(dev: Sequence[ScoredPairs], source: str, store: LayerStore | None) -> Judge | None:
+def _judge(building: Building, dev: Sequence[ScoredPairs], source: str, work: Path) -> Judge | None:
     from sentsmith.methods.freeze.store import StoreJudge
     from sentsmith.training.selection import ScoredPairsJudge
 
     if not dev:
         return None
-    return ScoredPairsJudge(dev, source) if store is None else StoreJudge(dev, source, store)
+    if not building.looks_up:
+        return ScoredPairsJudge(dev, source)
+    return StoreJudge(dev, source, building.dev_store(dev, work))
 
 
 def _collator(model: SentenceTransformer, store: LayerStore) -> StoreCollator:
@@ -167,17 +163,18 @@ def _collator(model: SentenceTransformer, store: LayerStore) -> StoreCollator:
     return StoreCollator(preprocess_fn=model.preprocess, store=store)
 
 
-def _notes(recipe: Recipe) -> list[str]:
-    settings = recipe.freeze
+def _notes(model: SentenceTransformer, loss: str) -> list[str]:
+    frozen: Any = model[0]
+    codes: Any = model[1]
     notes = [
         "Method: FREEZE; the vectors of all layers of a frozen model, each through an encoder of its own.",
-        f"Readout: {settings.readout}; how sentences end: {settings.punctuation}; loss: {settings.loss}.",
+        f"Readout: {frozen.readout}; how sentences end: {frozen.punctuation}; loss: {loss}.",
     ]
-    if settings.head == "nonnegative":
+    if codes.pair_scores is None:
         notes.append("The cosine of two vectors ranks pairs as the learned similarity does.")
     else:
         notes.append(
-            f"Its similarity is that of its head ({settings.head}): `model[-1].pair_scores(first, second)` on two "
-            "arrays of its vectors. Their cosine weighs all layers alike and is not what was trained."
+            f"Its similarity is that of its head ({codes.head}): `model[-1].pair_scores(first, second)` on two arrays "
+            "of its vectors. Their cosine weighs all layers alike and is not what was trained."
         )
     return notes

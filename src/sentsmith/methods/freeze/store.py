@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from sentsmith import __version__
 from sentsmith.encoders.embedding import ModelEncoder, evaluation_mode, max_length
-from sentsmith.encoders.protocol import Encoder, Vectors
+from sentsmith.encoders.protocol import Encoder
 from sentsmith.errors import InputError
-from sentsmith.evaluation.pairs import ScoredPairs, read_scored_pairs
+from sentsmith.evaluation.pairs import ScoredPairs
 from sentsmith.evaluation.similarity import spearman
-from sentsmith.files import sha256
+from sentsmith.training.data import pair_rows
 from sentsmith.training.teachers import Teacher
 from sentsmith.training.text_vectors import TextVectors, text_vectors
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from sentsmith.training.data import TrainingRows
 
 SIDES = ("sentence1", "sentence2")
-_LONGEST = 512  # tokens, of a model that has no limit
 # Pairs of the dev files whose vectors of all layers are in memory at once.
 _BLOCK = 512
 
@@ -55,7 +53,7 @@ class LayerStore:
 
 
 def frozen_teacher(
-    model: SentenceTransformer, name: str, weights: Mapping[str, Any], *, longest: int, dtype: str = "float32"
+    model: SentenceTransformer, name: str, weights: Mapping[str, Any], *, longest: int | None, dtype: str = "float32"
 ) -> Teacher:
     """Return the frozen part of a model as a teacher, whose vectors serve whatever is trained on top of it.
 
@@ -63,18 +61,18 @@ def frozen_teacher(
         model: Its first module is a :class:`~sentsmith.encoders.layered.LayeredTransformer`.
         name: What it is called.
         weights: What tells its weights from others: a hash.
-        longest: Tokens a sentence is cut to, at most.
+        longest: Tokens a sentence is cut to, if not fewer by the model itself; None leaves it to the model.
         dtype: Of the numbers kept, ``float32`` or ``float16``.
     """
     from sentence_transformers import SentenceTransformer
 
     frozen: Any = model[0]
-    cut = min(model.max_seq_length or longest, longest)
+    limits = [limit for limit in (model.max_seq_length, longest) if limit is not None]
     key = {
         **weights,
         "readout": frozen.readout,
         "punctuation": frozen.punctuation,
-        "max_length": cut,
+        "max_length": min(limits, default=None),
         "version": __version__,
     }
     alone = SentenceTransformer(modules=[frozen], device=str(model.device)).eval()
@@ -85,54 +83,6 @@ def open_store(teacher: Teacher, texts: Iterable[str], folder: Path, *, progress
     """Embed sentences, or find them embedded; see :func:`~sentsmith.training.text_vectors.text_vectors`."""
     with max_length(teacher.model, teacher.key["max_length"]):
         return LayerStore(text_vectors(teacher, texts, folder, progress=progress))
-
-
-def can_store(model: SentenceTransformer) -> bool:
-    """Whether a model is one of FREEZE whose frozen part says the same in every training."""
-    from sentsmith.encoders.layered import LayeredTransformer
-
-    first: Any = model[0]
-    return isinstance(first, LayeredTransformer) and len(model) == 2 and first.readout != "attention"
-
-
-class StoredEncoder:
-    """A FREEZE model as an encoder that keeps what its frozen part says, for other models on the same frozen one.
-
-    Args:
-        model: Loaded from ``folder``; its readout must not be a trained one.
-        folder: Where it is saved.
-        store: Where the vectors lie, or are to lie.
-
-    Raises:
-        InputError: It is no FREEZE model, or reads by attention.
-    """
-
-    def __init__(self, model: SentenceTransformer, folder: str | Path, store: str | Path) -> None:
-        self.model = model
-        if not can_store(model):
-            raise InputError("is no FREEZE model whose frozen part can be stored", path=folder)
-        parts = json.loads((Path(folder) / "modules.json").read_text(encoding="utf-8"))
-        weights = {"frozen": sha256(Path(folder) / parts[0]["path"])}
-        longest = self.model.max_seq_length or _LONGEST
-        self.teacher = frozen_teacher(self.model, str(folder), weights, longest=longest)
-        self.store = Path(store)
-
-    @property
-    def pair_scores(self) -> Any:
-        """See :attr:`sentsmith.encoders.embedding.ModelEncoder.pair_scores`."""
-        codes: Any = self.model[1]
-        return codes.pair_scores
-
-    @torch.inference_mode()
-    def encode(self, sentences: Sequence[str]) -> Vectors:
-        """Return float32 ``[len(sentences), dimension]``, in the order given."""
-        found = open_store(self.teacher, sentences, self.store)
-        parts = []
-        with evaluation_mode(self.model):
-            for start in range(0, len(sentences), _BLOCK):
-                states = found.look_up(sentences[start : start + _BLOCK]).to(self.model.device)
-                parts.append(self.model[1]({"sentence_embedding": states})["sentence_embedding"].cpu().numpy())
-        return np.concatenate(parts)
 
 
 def pair_texts(rows: TrainingRows) -> list[str]:
@@ -196,20 +146,28 @@ class StoreJudge:
         return torch.cat(parts).double().cpu().numpy()
 
 
-def dev_pairs(paths: Sequence[str], rows: TrainingRows) -> tuple[list[ScoredPairs], str]:
+def dev_pairs(paths: Sequence[str], rows: TrainingRows, *, scale: float) -> tuple[list[ScoredPairs], str]:
     """Return the pairs that choose the checkpoint, and where they are from: dev files, or the held-out rows.
 
+    Args:
+        paths: Dev files; none, and the held-out rows are taken.
+        rows: Read already.
+        scale: The highest score of the files, as that of the training rows.
+
     Raises:
-        InputError: A dev file cannot be read.
+        InputError: A dev file cannot be read, or holds no pair.
     """
     if paths:
-        return [read_scored_pairs(path) for path in paths], ", ".join(paths)
-    held = rows.held_out
-    if len(held) < 2:
-        return [], ""
-    gold = np.array(held["score"], dtype=np.float64)
-    pairs = ScoredPairs(tuple(held["sentence1"]), tuple(held["sentence2"]), gold)
-    return [pairs], f"{len(held)} held-out training rows"
+        return [_scored(path, list(pair_rows(path, scale))) for path in paths], ", ".join(paths)
+    held = list(rows.held_out)
+    return ([_scored(rows.path, held)] if len(held) > 1 else []), f"{len(held)} held-out training rows"
+
+
+def _scored(path: str, pairs: Sequence[Mapping[str, Any]]) -> ScoredPairs:
+    if not pairs:
+        raise InputError("holds no scored pairs", path=path)
+    first, second = (tuple(row[side] for row in pairs) for side in SIDES)
+    return ScoredPairs(first, second, np.array([row["score"] for row in pairs], dtype=np.float64))
 
 
 def shared_sentences(rows: TrainingRows, dev: Iterable[ScoredPairs]) -> int:
