@@ -54,12 +54,13 @@ def changed(words, changes, draw):
 
 
 @pytest.mark.parametrize("longest", [14, LONGEST])
-def test_the_index_finds_exactly_what_brute_force_finds(longest):
+@pytest.mark.parametrize("size", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_the_index_finds_exactly_what_brute_force_finds(longest, size):
     draw = random.Random(longest)
-    texts = {" ".join(draw.choices(WORDS, k=draw.randint(1, longest - 2))) for _ in range(150)}
+    texts = {" ".join(draw.choices(WORDS, k=draw.randint(1, longest - 2))) for _ in range(size)}
     texts |= {" ".join(changed(text.split(), 1, draw)) for text in texts}
     tests = sorted(texts)
-    chosen = draw.choices(tests, k=400)
+    chosen = draw.choices(tests, k=3 * size)
     queries = [" ".join(changed(text.split(), draw.randint(0, 3), draw)[:longest]) for text in chosen]
     tests = [text for text in tests if len(text.split()) <= longest]
 
@@ -77,7 +78,7 @@ def test_the_index_finds_exactly_what_brute_force_finds(longest):
     found = list(NeighbourIndex(tests).find(queries))
     assert len(found) == len(set(found))
     assert set(found) == wanted
-    assert len(wanted) > 200
+    assert len(wanted) > size
 
 
 def test_long_texts_are_found_by_their_sketch():

@@ -104,8 +104,8 @@ def bert_by_hand(weights, ids):
 def test_layers_are_those_of_a_forward_pass_by_hand(request, tokenizer, sentences, kind, by_hand, readout):
     model = make_layered(request.getfixturevalue(kind), readout=readout, punctuation="as_is")
     weights = {name: value.detach() for name, value in model[0].model.named_parameters()}
-    found = as_encoder(model).encode(sentences[:12])
-    for sentence, vector in zip(sentences[:12], found, strict=True):
+    found = as_encoder(model).encode(sentences[:6])
+    for sentence, vector in zip(sentences[:6], found, strict=True):
         states = by_hand(weights, torch.tensor(tokenizer(sentence)["input_ids"]))
         wanted = {"last": states[:, -1], "mean": states.mean(dim=1), "sum": states.sum(dim=1)}[readout]
         np.testing.assert_allclose(vector, wanted.flatten(), rtol=1e-4, atol=1e-4)
@@ -126,8 +126,8 @@ def test_a_vector_does_not_depend_on_its_batch(request, sentences, kind, readout
     model = make_layered(request.getfixturevalue(kind), readout=readout)
     if readout == "attention":
         torch.nn.init.normal_(model[0].query, std=3.0)
-    together = ModelEncoder(model, chunking=Chunking(tokens=10_000)).encode(sentences[:20])
-    alone = np.concatenate([as_encoder(model).encode([sentence]) for sentence in sentences[:20]])
+    together = ModelEncoder(model, chunking=Chunking(tokens=10_000)).encode(sentences[:8])
+    alone = np.concatenate([as_encoder(model).encode([sentence]) for sentence in sentences[:8]])
     np.testing.assert_allclose(together, alone, rtol=1e-3, atol=1e-4)
 
 

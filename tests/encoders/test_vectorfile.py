@@ -199,11 +199,12 @@ def test_an_unknown_precision(tiny_bert, tmp_path):
         embed_path(tmp_path / "s.txt", tmp_path / "o.npy", tiny_bert, precision="fp8")
 
 
+@pytest.mark.slow
 def test_kill_and_go_on(tiny_bert, tmp_path, sentences, sentsmith_process):
     """A process that is killed in the middle leaves a part that the next one finishes to the same file."""
     folder = tmp_path / "here"
     folder.mkdir()
-    (folder / "s.txt").write_text("\n".join(sentences * 100), encoding="utf-8")
+    (folder / "s.txt").write_text("\n".join(sentences * 40), encoding="utf-8")
     small = "import sentsmith.encoders.vectorfile as v; v._BLOCK = 60"
     arguments = ("embed", "s.txt", "out.npy", "--model", tiny_bert)
     command = sentsmith_process(*arguments, cwd=folder, before=small)
@@ -212,12 +213,12 @@ def test_kill_and_go_on(tiny_bert, tmp_path, sentences, sentsmith_process):
     command.kill()
     assert not (folder / "out.npy").exists()
     done = json.loads(state.read_text())["rows"]
-    assert 120 < done < 6_000
+    assert 120 < done < 2_400
     again = sentsmith_process(*arguments, cwd=folder, before=small).wait()
     assert again.returncode == 0, again.stderr
     assert f"going on after {done} rows" in again.stderr
-    assert again.stdout == "out.npy: 6000 vectors\n"
+    assert again.stdout == "out.npy: 2400 vectors\n"
     whole = np.load(folder / "out.npy")
     once = load(tiny_bert, device="cpu").encode(sentences)
-    assert abs(whole.reshape(100, 60, 32) - once).max() < 1e-5
+    assert abs(whole.reshape(40, 60, 32) - once).max() < 1e-5
     assert sorted(file.name for file in folder.iterdir()) == ["out.npy", "s.txt"]

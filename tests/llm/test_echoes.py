@@ -239,6 +239,7 @@ def translate(command, there, back):
     return lambda *arguments: command("write", "translations", *arguments, "--llm", f"{there},{back}")
 
 
+@pytest.mark.slow
 def test_the_command(folder, translate, sentences, round_trip):
     code, out, err = translate("s.txt", "o.jsonl", "--json", "--quiet")
     assert code == 0, err

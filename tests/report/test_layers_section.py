@@ -21,7 +21,7 @@ def readout(spearman, layers=None, **more):
 
 def results(pearson=70.0, codes=None):
     miss = {"sentence1": "a <b>dog</b> & co", "sentence2": "x", "gold": 0.0, "fitted": 4.25}
-    readouts = {"last": readout([20.0, 30.0, 25.0], norms=[1.0, 2.0, 40.0]), "mean": readout([50.0, 45.0, 40.0])}
+    readouts = {"last": readout([20.0, 30.0, 25.0], norms=[1.0, 2.0, 40.0])}
     return {
         "model": "m",
         "scores": {"STSB": pearson - 2},
@@ -62,14 +62,13 @@ def test_the_page_of_a_ladder(tmp_path):
     )
     found = sections(page)
     # Three runs of one frozen model: their layers are the same, so a picture has one line.
-    last, mean, trained = (picture.svg for picture in found["Correlation by layer"].pictures)
+    last, trained = (picture.svg for picture in found["Correlation by layer"].pictures)
     assert "zero and 2 more: 3 points" in last
-    assert "highest 50 at 1" in mean
+    assert "highest 30 at 2" in last
     assert "two: 2 points, 60 at 1, 81 at 3" in trained
     best, *every = found["Correlation by layer"].tables
     assert [row[:3] for row in best.rows] == [
         ["zero and 2 more", "last token", "2 of 3"],
-        ["zero and 2 more", "mean of tokens", "1 of 3"],
         ["two", "trained codes", "3 of 3"],
     ]
     assert every[2].columns[-1] == "trained codes: weight"
@@ -106,7 +105,7 @@ def test_one_run_shows_everything_open_and_no_ladder(tmp_path):
     assert "Reconstruction by layer" not in found
     assert "Learned layer weights" not in found
     (picture,) = found["Correlation by layer"].pictures
-    assert "Best single layer: layer 1" in picture.svg
+    assert "Best single layer: layer 2" in picture.svg
     assert not found["Largest errors"].tables[0].folded
 
 

@@ -71,7 +71,7 @@ def start_is_best(tmp_path_factory, sentences, tiny_bert):
     return file
 
 
-@pytest.mark.parametrize(("select", "checkpoints"), [("last", (3,)), ("best", ())])
+@pytest.mark.parametrize(("select", "checkpoints"), [("last", (3,)), pytest.param("best", (), marks=pytest.mark.slow)])
 def test_it_stops_and_goes_on_after_a_kill_as_if_there_was_none(
     train_tiny, tmp_path, start_is_best, select, checkpoints, monkeypatch, caplog
 ):

@@ -199,7 +199,7 @@ def test_values_that_do_not_go_together_are_a_failed_trial(values, tmp_path):
 
     overrides = ["tune={training.warmup: [0.0, 0.1], training.weight_decay: [0.0, 0.1]}"]
     recipe = settings.resolve(Recipe, values, overrides)
-    found = tuning.tune(recipe, scripted([1.0] * 12, []), tmp_path / "m", trials=12)
+    found = tuning.tune(recipe, scripted([1.0] * 7, []), tmp_path / "m", trials=7)
     both = [trial for trial in found["trials"] if all(trial["values"].values())]
     assert both
     assert {(trial["state"], trial["error"]) for trial in both} == {("failed", "not both")}
@@ -399,7 +399,7 @@ def test_input_that_is_wrong_ends_the_search_and_all_failing_too(values, tmp_pat
 def test_values_that_the_method_refuses_are_a_failed_trial(values, tmp_path):
     """A batch larger than the data, which only the run can know; the recipe's own ends the search."""
     override = "tune={training.batch_size: [8, 128]}"
-    found = search(values, tmp_path / "m", 4, override)
+    found = search(values, tmp_path / "m", 3, override)
     first, *later = found["trials"]
     assert (first["state"], found["best"]) == ("finished", 0)
     refused = [trial for trial in later if trial["values"] == {"training.batch_size": 128}]
