@@ -150,7 +150,9 @@ def test_leaving_layers_out_takes_the_same_autoencoders(trained, train_freeze, t
 
 
 def test_held_out_pairs_choose_where_there_is_no_dev_and_shared_sentences_are_warned_of(train_freeze, tmp_path):
-    record = train_freeze(tmp_path / "model", "data.dev=[]", "data.held_out=0.2", "freeze.start=scratch", "training.max_steps=3")
+    record = train_freeze(
+        tmp_path / "model", "data.dev=[]", "data.held_out=0.2", "freeze.start=scratch", "training.max_steps=3"
+    )
     assert record["selection"]["source"] == "12 held-out training rows"
     assert any("sentences of the pairs that choose the checkpoint are trained on too" in w for w in record["warnings"])
 
