@@ -27,7 +27,7 @@ from sentsmith.encoders.loading import load
 from sentsmith.encoders.protocol import Encoder
 from stored import StoredEncoder, can_store
 
-NLI_ROWS = 20_000
+NLI_ROWS = 5_000
 _NLI_SCORES = {"entailment": 5.0, "neutral": 2.5, "contradiction": 0.0}
 _DEV = ("sts-dev",)
 _TESTS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STSB", "SICKR")
@@ -102,7 +102,7 @@ def _rows(model: str) -> list[Row]:
         _row(model, "deep", *last, "freeze.depth=2"),
         _row(model, "normalised", *last, "freeze.normalise_input=true"),
         _row(model, "noise", *last, "freeze.noise=0.1"),
-        _row(model, "attention", *last, "freeze.readout=attention", "training.epochs=5"),
+        _row(model, "attention", *last, "freeze.readout=attention", "training.epochs=2"),
         _row(model, "as-is", *last, "freeze.punctuation=as_is"),
         _row(model, "no-end", *last, "freeze.punctuation=none"),
         _row(model, "nli", *last, "data.train={runs}/data/nli.csv", "training.epochs=5"),
