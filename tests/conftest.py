@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import multiprocessing
@@ -383,6 +385,16 @@ def _imports_set_aside():
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages_read_once():
+    """Spare the libraries reading which packages are installed, as they do for every model: a tenth of a training."""
+    distribution = importlib.metadata.Distribution
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distribution, "from_name", staticmethod(functools.cache(distribution.from_name)))
+        patch.setattr(distribution, "metadata", property(functools.cache(distribution.metadata.fget)))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -114,7 +114,7 @@ def by_hand(model, pair, decoding):
     ("model", "second"),
     some_of(
         [(kind, second) for kind in (*DECODERS, *ENCODERS) for second in (True, False)],
-        [("llama", True), ("gpt2", False), ("qwen3-sliding", False), ("t5", True)],
+        [("llama", True), ("qwen3-sliding", False), ("t5", True)],
     ),
     indirect=["model"],
 )
@@ -128,9 +128,7 @@ def test_weights_1_and_0_are_the_greedy_search_of_transformers(model, second):
 
 @pytest.mark.parametrize(
     ("model", "strength"),
-    some_of(
-        [(kind, strength) for kind in DECODERS for strength in (0.5, 1.5)], [("llama", 0.5), ("qwen3-sliding", 1.5)]
-    ),
+    some_of([(kind, strength) for kind in DECODERS for strength in (0.5, 1.5)], [("llama", 0.5)]),
     indirect=["model"],
 )
 def test_it_is_the_classifier_free_guidance_of_transformers(model, strength):
@@ -166,7 +164,7 @@ def test_a_loop_without_cache_writes_the_same(model, decoding):
     ("model", "decoding", "guided"),
     some_of(
         [(kind, *how) for kind in (*DECODERS, *ENCODERS) for how in ((STEERED, True), (DRAWN, True), (DRAWN, False))],
-        [("llama", STEERED, True), ("qwen3-sliding", DRAWN, True), ("t5", DRAWN, True)],
+        [("llama", STEERED, True), ("t5", DRAWN, True)],
     ),
     indirect=["model"],
 )

@@ -302,7 +302,10 @@ def test_simcse(simcse_run, setting):
     assert differs(simcse_run(*shared), simcse_run(*shared, change))
 
 
-@pytest.mark.parametrize("setting", DISTILL)
+# The shared settings go the way that SimCSE's go.
+@pytest.mark.parametrize(
+    "setting", [pytest.param(name, marks=pytest.mark.slow) if name in SHARED else name for name in DISTILL]
+)
 def test_distill(distill_run, setting):
     shared, change, differs = DISTILL[setting]
     assert differs(distill_run(*shared), distill_run(*shared, change))

@@ -53,6 +53,7 @@ def assert_same(assert_same_run):
     return lambda first, second: assert_same_run(first, second, "distill")
 
 
+@pytest.mark.slow
 def test_killed_among_the_teachers(
     tmp_path, distill_settings, distill_tiny, overrides, whole, killed_training, small_blocks, assert_same, caplog
 ):

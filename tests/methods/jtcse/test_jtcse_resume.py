@@ -50,7 +50,7 @@ def whole(tmp_path_factory, jtcse_tiny):
     ("stage", "going_on", "left"),
     [
         # Tower 1 is done, tower 2 in its training.
-        ("tower-2", "going on after step 2", {"tower-1": False, "tower-2": True}),
+        pytest.param("tower-2", "going on after step 2", {"tower-1": False, "tower-2": True}, marks=pytest.mark.slow),
         ("model", "going on after step 2", {"tower-1": False, "tower-2": False}),
     ],
 )

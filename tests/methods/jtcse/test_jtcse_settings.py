@@ -103,7 +103,14 @@ def run(tmp_path_factory, jtcse_tiny, files):
     return run
 
 
-@pytest.mark.parametrize("setting", CASES)
+def _quick(setting):
+    """Most of the towers' own settings go one way: two of them stand for all where time is short."""
+    return not setting.startswith("jtcse.simcse.") or setting in ("jtcse.simcse.enabled", "jtcse.simcse.learning_rate")
+
+
+@pytest.mark.parametrize(
+    "setting", [name if _quick(name) else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_a_setting_matters(run, setting):
     shared, change, differs = CASES[setting]
     assert differs(run(*shared), run(*shared, change))
