@@ -134,7 +134,8 @@ TEST = [
         model=row.model or f"{{runs}}/{row.name}-{{seed}}",
         suites=("sts",),
         seeds=row.seeds,
-        trained_on=("{data}/sts/STSBenchmark/train.csv",),
+        # The search for shared sentences takes longer than all the rest: not of the ladder's steps.
+        trained_on=() if row.name.partition("-")[2][:1].isdigit() else ("{data}/sts/STSBenchmark/train.csv",),
     )
     for row in (*_STARTS, *(row for rows in ROWS.values() for row in rows))
     if row.recipe is None or row.name.partition("-")[2] in _MEASURED
@@ -201,7 +202,8 @@ def show(found: Results) -> None:
     for model, rows in ROWS.items():
         table(f"{model}, dev", rows, columns, dev)
     table("Test sets, Spearman", TEST, ("STSB Pearson", *_TESTS, "mean"), tests)
-    table("The same, without pairs that share a sentence with STS-B's train part", TEST, (*_TESTS, "mean"), without)
+    apart = [row for row in TEST if row.trained_on]
+    table("The same, without pairs that share a sentence with STS-B's train part", apart, (*_TESTS, "mean"), without)
 
 
 def opened(name: str, options: argparse.Namespace) -> Encoder:
