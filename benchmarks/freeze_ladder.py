@@ -72,14 +72,14 @@ def _train(options: argparse.Namespace, folder: str, *, look_up: bool) -> dict[s
 
     *_, last = _ladder(options, folder, "null").values()
     # How well the autoencoders are fitted makes no difference to the time of the steps.
-    fit = ["freeze.autoencoder.limit=1000", "freeze.autoencoder.epochs=1"]
-    recipe, _ = load_recipe("freeze-small", [*last, *fit, "training.save_steps=1000000", f"freeze.look_up={look_up}"])
+    changes = ["freeze.autoencoder.epochs=1", "training.save_steps=1000000", f"freeze.look_up={look_up}"]
+    recipe, _ = load_recipe("freeze-small", [*last, *changes])
     set_seed(recipe.training.seed)
     rows = load_rows(recipe.data, lambda path: pair_rows(path, recipe.freeze.scale), held_out=0.0, seed=1)
     with tempfile.TemporaryDirectory() as work:
-        building = Building(recipe, rows, open_model(recipe), Path(work))
-        model = building.model()
-        store = building.store([]) if look_up else None
+        building = Building(recipe, rows, open_model(recipe))
+        model = building.model(Path(work))
+        store = building.store(Path(work)) if look_up else None
         batch = recipe.training.batch_size
         epoch = len(rows.train) // batch
         steps = epoch if look_up else min(epoch, max(1, options.pairs // batch))
@@ -100,7 +100,7 @@ def _train(options: argparse.Namespace, folder: str, *, look_up: bool) -> dict[s
         )
         clock = common.clock()
         trainer.add_callback(clock)
-        with max_length(model, building.teacher.key["max_length"]):
+        with max_length(model, recipe.training.max_length):
             trainer.train()
     figures = {"per_second": steps * batch / clock.seconds, "timed": steps * batch, "epoch": epoch * batch}
     if store is not None:
@@ -119,14 +119,12 @@ def print_ladder(options: argparse.Namespace) -> None:
         sentences = options.sentences or _draw_sentences(options, Path(folder) / "sentences.txt")
         for name, overrides in _ladder(options, folder, sentences).items():
             recipe, method = load_recipe("freeze-small", overrides)
-            fitted = _fits(folder)
             begun = time.perf_counter()
             record = method.run(recipe, Path(folder) / name)
             whole = time.perf_counter() - begun
             taken = record["seconds"]
-            # Of autoencoders that an earlier step fitted, the record says what they took then.
-            fit = taken.get("autoencoders", 0.0) if _fits(folder) > fitted else 0.0
-            parts = [taken.get("store_pairs", 0.0), taken.get("store_sentences", 0.0), fit, taken["train"], whole]
+            pairs = taken.get("store_pairs", 0.0) + taken.get("store_dev", 0.0)
+            parts = [pairs, taken.get("store_sentences", 0.0), taken.get("autoencoders", 0.0), taken["train"], whole]
             totals += parts
             cells = " | ".join(f"{part:.1f}" for part in parts)
             score = record["selection"]["best_score"]
@@ -143,7 +141,3 @@ def _draw_sentences(options: argparse.Namespace, path: Path) -> str:
     """Write sentences drawn from the data, which no audit has seen; good enough to time, not to train on."""
     path.write_text("\n".join(common.mixture(options.data_dir, SENTENCES)) + "\n", encoding="utf-8")
     return str(path)
-
-
-def _fits(folder: str) -> int:
-    return len(list((Path(folder) / "store").glob("autoencoders-*")))
