@@ -19,7 +19,7 @@ from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
 from sentsmith.encoders.pooling import with_pooling
 from sentsmith.errors import InputError, SettingsError
-from sentsmith.files import sha256
+from sentsmith.files import alone, sha256
 from sentsmith.methods.multicsr import masking, recipe
 from sentsmith.methods.multicsr.objective import MultiCSRLoss, false_negative_keep
 from sentsmith.training import run as training_run
@@ -239,7 +239,7 @@ def test_a_second_run_waits_for_the_one_that_embeds(tmp_path, tiny_llama, triple
 
 def take(folder):
     (lock,) = folder.glob("*.lock")
-    with text_vectors._alone(lock.with_suffix(".npy")):
+    with alone(lock.with_suffix(".npy")):
         pass
 
 
