@@ -24,6 +24,7 @@ from typing import Any
 from runner import Results, Row, mean_and_spread, print_table, run
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.loading import load
+from sentsmith.encoders.pooling import with_pooling
 from sentsmith.encoders.protocol import Encoder
 from stored import StoredEncoder, can_store
 
@@ -46,6 +47,11 @@ _TRAINING = (
 )
 _AE, _LAST, _MSE = "freeze.start=autoencoder", "freeze.readout=last", "freeze.loss=mse"
 _FREE, _VECTOR = "freeze.head=linear", "freeze.head=nonnegative"
+
+
+def mean_pooled(model: Any) -> Any:
+    """Return a model that reads the mean of its tokens, as MiniLM does; transformers' decoders get the last otherwise."""
+    return with_pooling(model, "mean")
 
 
 def _row(model: str, step: str, *overrides: str, seeds: tuple[int, ...] | None = (1,)) -> Row:
@@ -113,7 +119,10 @@ def _rows(model: str) -> list[Row]:
 
 
 ROWS = {model: _rows(model) for model in SIZES}
-_STARTS = [Row(f"{model}-as-it-is", None, model=_MODEL[model], suites=_DEV, seeds=(1,)) for model in SIZES]
+# The mean of the last layer's tokens, behind the final norm.
+_STARTS = [
+    Row(f"{model}-as-it-is", None, model=_MODEL[model], suites=_DEV, view=mean_pooled, seeds=(1,)) for model in SIZES
+]
 _MEASURED = (
     "1-cosines",
     "2-scratch",
@@ -133,6 +142,7 @@ TEST = [
         None,
         model=row.model or f"{{runs}}/{row.name}-{{seed}}",
         suites=("sts",),
+        view=row.view,
         seeds=row.seeds,
         # The search for shared sentences takes longer than all the rest: not of the ladder's steps.
         trained_on=() if row.name.partition("-")[2][:1].isdigit() else ("{data}/sts/STSBenchmark/train.csv",),
