@@ -50,7 +50,7 @@ _FREE, _VECTOR = "freeze.head=linear", "freeze.head=nonnegative"
 
 
 def mean_pooled(model: Any) -> Any:
-    """Return a model that reads the mean of its tokens, as MiniLM does; transformers' decoders get the last otherwise."""
+    """Return a model that reads the mean of its tokens; a decoder would read the last one by itself."""
     return with_pooling(model, "mean")
 
 

@@ -47,7 +47,8 @@ def sections(runs: Mapping[str, tuple[Found, Found]]) -> list[Section]:
 def _ladder(runs: Mapping[str, tuple[Found, Found]]) -> Section | None:
     for task in _LADDER_TASKS:
         found = {run: scores for run, (_, result) in runs.items() if (scores := _scores_of(result, task))}
-        if sum(runs[run][0].get("method") == FREEZE for run in found) < 2:
+        # A run's scores may lie in a folder of their own, without its record.
+        if len(found) < 2 or not any(record.get("method") == FREEZE for record, _ in runs.values()):
             continue
         picture = score_bars(found, x_label=f"correlation on {task}, × 100", title=f"{_LADDER}: {task}")
         return Section(_LADDER, text=_LADDER_TEXT.format(task=f"`{task}`"), pictures=[Picture(picture)])
