@@ -1,6 +1,7 @@
 """FREEZE as a run: from the store or with the model running, gone on with, chosen on dev, saved as one vector."""
 
 import json
+from types import SimpleNamespace
 import mmap
 
 import numpy as np
@@ -12,9 +13,10 @@ import sentsmith
 from sentsmith.encoders.embedding import as_encoder
 from sentsmith.encoders.vectorfile import embed_path
 from sentsmith.errors import InputError, SettingsError
-from sentsmith.evaluation.pairs import read_scored_pairs
+from sentsmith.evaluation.pairs import ScoredPairs, read_scored_pairs
 from sentsmith.evaluation.sts import score_pairs
 from sentsmith.methods.freeze.recipe import Recipe
+from sentsmith.methods.freeze.store import shared_sentences
 from sentsmith.search.compare import check_searchable
 from sentsmith.settings import resolve
 
@@ -282,3 +284,10 @@ def test_every_seed_draws_its_own_encoders(train_freeze, tmp_path):
         train_freeze(tmp_path / str(seed), "freeze.start=scratch", f"training.seed={seed}", "training.max_steps=1")
     first, second = (codes(tmp_path / str(seed)) for seed in (1, 2))
     assert any(not np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_shared_sentences_are_those_of_any_dev_file():
+    rows = SimpleNamespace(train={"sentence1": ["a", "b"], "sentence2": ["c", "d"]})
+    files = [ScoredPairs(("a",), ("x",), np.zeros(1)), ScoredPairs(("y",), ("d",), np.zeros(1))]
+    assert shared_sentences(rows, files) == 2
+    assert shared_sentences(rows, []) == 0

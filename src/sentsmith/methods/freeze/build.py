@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -115,7 +116,6 @@ class Building:
         new = len(self.opened) == 1
         self.codes: Any = self._new_codes() if new else self.opened[1]
         self.sentences = self._sentences() if new and self.recipe.reads_sentences else None
-        self.weights = {"model": sha256(resolve(self.recipe.model))}
         self.facts |= {
             "layers": self.frozen.layers,
             "width": self.frozen.width,
@@ -124,6 +124,11 @@ class Building:
             "combine": self.codes.combine,
             "reconstruction": None,
         }
+
+    @cached_property
+    def _weights_sha256(self) -> str:
+        # Only where something is stored: hashing a large model takes seconds.
+        return sha256(resolve(self.recipe.model))
 
     @property
     def looks_up(self) -> bool:
@@ -168,7 +173,7 @@ class Building:
         teacher = frozen_teacher(
             self.opened,
             self.recipe.model,
-            self.weights,
+            {"model": self._weights_sha256},
             longest=None if whole else self.recipe.training.max_length,
             dtype=self.recipe.freeze.store_dtype,
         )

@@ -173,4 +173,4 @@ def _scored(path: str, pairs: Sequence[Mapping[str, Any]]) -> ScoredPairs:
 def shared_sentences(rows: TrainingRows, dev: Iterable[ScoredPairs]) -> int:
     """Return how many distinct sentences of the dev pairs are also in the training rows."""
     trained: set[str] = {text for side in SIDES for text in rows.train[side]}
-    return len(trained.intersection(*[{text for pairs in dev for text in pairs.texts()}]))
+    return len(trained & {text for pairs in dev for text in pairs.texts()})
