@@ -1,8 +1,8 @@
 """FREEZE as a run: from the store or with the model running, gone on with, chosen on dev, saved as one vector."""
 
 import json
-from types import SimpleNamespace
 import mmap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
